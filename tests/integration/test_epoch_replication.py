@@ -29,7 +29,6 @@ from cometmq.broker.failover.epochs.wire import (
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
-from cometmq.broker.replication.master import SlaveConnection
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
 from support.epoch_replica import EpochReplica, running
@@ -579,15 +578,20 @@ async def test_a_master_of_an_older_epoch_is_refused(
 async def test_a_connection_that_was_being_accepted_at_a_stop_is_closed(start: Start) -> None:
     master = await start(1)
     await master.lead(1)
-    slave, accepted = socket.socketpair()
     side = master.replication.master
-    await side.close()
-    loop = asyncio.get_running_loop()
-    await loop.connect_accepted_socket(lambda: SlaveConnection(side), accepted)
-    slave.setblocking(False)
-    with slave:
-        async with asyncio.timeout(10):  # a silent connection is closed after 20 s
-            assert await loop.sock_recv(slave, 1) == b""
+    slaves = []
+    for closes in (True, False):  # after this accept; and before the next one
+        slave, accepted = socket.socketpair()
+        slaves.append(slave)
+        accepted.setblocking(False)
+        side.accepted(accepted, ("127.0.0.1", 1))
+        if closes:
+            await side.close()
+    for slave in slaves:
+        slave.setblocking(False)
+        with slave:
+            async with asyncio.timeout(10):  # a silent connection is closed after 20 s
+                assert await asyncio.get_running_loop().sock_recv(slave, 1) == b""
 
 
 async def test_a_log_without_a_common_epoch_is_left_as_it_is(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication.wire import HEADER
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.model.group import SubscriptionGroupConfig
@@ -36,6 +37,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import fast_port
 from support.certificates import Authority
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.replication import Peer
 from support.stores import put
 
 
@@ -325,6 +327,8 @@ async def test_neither_side_takes_a_peer_that_it_cannot_verify(
         settings |= {"tls.client.certPath": certificate, "tls.client.keyPath": key}
     slave = await pairs.start("slave", **SLAVE, **settings, **log_of_master(master))
     await until(lambda: "the log is not copied" in caplog.text)
+    if wrong == "certificate":  # a slave that refuses the master's sends no alert
+        await until(lambda: "its TLS handshake failed: certificate verify failed" in caplog.text)
     assert slave.parts.store.written_to == 0
     assert not master.parts.master.slaves
 
@@ -336,6 +340,7 @@ async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
     master = await pairs.start("master", **sealed(authority, "master"))
     slave = await pairs.start("slave", **SLAVE, **log_of_master(master))
     await until(lambda: "set haTlsEnable=true here" in caplog.text)
+    assert "it uses no TLS for the log, and this broker does; set haTlsEnable" in caplog.text
     assert slave.parts.store.written_to == 0
 
 
@@ -353,6 +358,43 @@ async def test_a_slave_with_tls_of_a_plain_master_names_the_setting(
     await pairs.stop(slave)
     slave = await pairs.start("slave", **SLAVE, **settings, **plain, **log_of_master(master))
     await followed(master, slave)
+
+
+async def test_connections_that_finish_no_tls_handshake_keep_no_slave_out(
+    pairs: Pairs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
+    monkeypatch.setattr(master_module, "HANDSHAKE_S", 2 * LIMIT_S)
+    authority = Authority(tmp_path, "authority")
+    master = await pairs.start("master", **sealed(authority, "master"))
+    peers = [await Peer.connect(master.parts.master.port) for _ in range(8)]
+    for peer in peers[:5]:
+        assert await peer.closed() == b""
+    peers[5].write(b"\x16\x03\x01")  # the beginning of a handshake keeps no connection
+    slave = await pairs.start(
+        "slave", **SLAVE, **sealed(authority, "slave"), **log_of_master(master)
+    )
+    await until(lambda: master.parts.master.slaves)
+    await followed(master, slave)
+    assert "3 connections have not reported yet, this is the oldest" in caplog.text
+    for peer in peers[5:]:
+        peer.close()
+
+
+async def test_a_tls_handshake_has_a_timeout(
+    pairs: Pairs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(master_module, "HANDSHAKE_S", 0.1)
+    master = await pairs.start("master", **sealed(Authority(tmp_path, "authority"), "master"))
+    silent = await Peer.connect(master.parts.master.port)
+    assert await silent.closed() == b""
+    await until(lambda: "its TLS handshake failed" in caplog.text)
 
 
 async def test_the_log_may_use_tls_where_clients_need_none(pairs: Pairs, tmp_path: Path) -> None:

@@ -290,10 +290,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:  # type: ignore[override]
         return self.network.accepted(factory, sock)
 
-    async def create_server(self, factory: Any, *, sock: Any, **_: Any) -> Any:  # type: ignore[override]
-        sock.factory = factory
-        return sock
-
 
 def _task(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)

@@ -26,15 +26,9 @@ class Listener:
     def __init__(self, network: Network, process: Process, port: int) -> None:
         self.number = next(_numbers)
         self.process = process
-        self.factory: Any = None
-        """Makes the protocols of accepted connections, if the loop accepts them."""
         self.waiting: deque[Link] = deque()
         self._network = network
         self._name = (process.ip, port)
-
-    @property
-    def sockets(self) -> list[Listener]:
-        return [self]
 
     def fileno(self) -> int:
         return self.number
@@ -50,9 +44,6 @@ class Listener:
 
     def close(self) -> None:
         self._network.listeners.pop(self._name, None)
-
-    async def wait_closed(self) -> None:
-        """It is closed at once."""
 
 
 class Accepted:
@@ -296,9 +287,6 @@ class Network:
         return link.client, protocol
 
     def _arrive(self, listener: Listener, link: Link) -> None:
-        if listener.factory is not None:
-            link.server.begin(listener.factory())
-            return
         listener.waiting.append(link)
         reader = self.loop.readers.get(listener.number)
         if reader is not None:

@@ -20,9 +20,7 @@ import cometmq.client
 import cometmq.controller
 import cometmq.namesrv
 from cometmq.broker import assembly
-from cometmq.broker.replication import master
-from cometmq.remoting import server as remoting_server
-from cometmq.remoting import wire
+from cometmq.remoting import listener, wire
 from cometmq.store import MessageStore, StoreSettings
 from simulation.kernel import EPOCH_MS, PROCESS, SimulatedLoop
 from simulation.machines import SimulatedCommit
@@ -36,8 +34,7 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "GroupCommit", SimulatedCommit)
         patch.setattr(assembly, "MessageStore", _store)
-        for module in (remoting_server, master):
-            patch.setattr(module, "listening_socket", _listen)
+        patch.setattr(listener, "listening_socket", _listen)
         patch.setattr(wire, "write_batch_of", _write_batch)
         for clock_user, name, replacement in _CLOCKS:
             patch.setattr(clock_user, name, replacement)

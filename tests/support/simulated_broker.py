@@ -215,8 +215,7 @@ def _end(loop: SimulatedLoop, broker: Broker) -> None:
     if tasks:
         loop.run_until_complete(_all(tasks))
     for server in broker._servers:
-        if server._socket is not None:
-            server._socket.close()
+        server.stop_accepting()
     if broker._parts is not None:
         broker._parts.master.stop_accepting()
     loop.close()

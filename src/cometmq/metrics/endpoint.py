@@ -15,7 +15,7 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.page import CONTENT_TYPE, Collect, TextPage
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.server import listening_socket
+from cometmq.remoting.listener import listening_socket
 from cometmq.remoting.slices import join
 from cometmq.system.failure_log import FailureLog
 

@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
@@ -24,6 +25,7 @@ from cometmq.protocol.command import Command
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.latencies import Latencies
+from cometmq.remoting.listener import Listener
 from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
@@ -37,9 +39,6 @@ log = logging.getLogger(__name__)
 HEADER_BYTES_MAX = 512 * 1024
 """The longest header of a request. The longest that clients send list a group's topics or carry the
 properties of a message, which have 32 KiB at most; large data is in bodies."""
-ACCEPT_PAUSE_S = 1.0
-ACCEPTS_PER_EVENT = 2
-"""Others are served in between: what a new connection sends may take a millisecond of work."""
 UNREAD_BYTES_MIN = 64 * 1024
 """A peer that leaves so much unread counts for the limit of all connections, and is not read until
 it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
@@ -102,8 +101,7 @@ class RemotingServer:
         self._slow = SlowRequests(limit_ms, name) if limit_ms else None
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
-        self._socket: socket.socket | None = None
-        self._port = 0
+        self._listener = Listener(name, self._accepted)
         self._context: ssl.SSLContext | None = None
         self._stopping = False
         self._idle: asyncio.Task[None] | None = None
@@ -112,8 +110,8 @@ class RemotingServer:
     @property
     def port(self) -> int:
         """The port that is bound, known once started."""
-        assert self._port, "not started"
-        return self._port
+        assert self._listener.port, "not started"
+        return self._listener.port
 
     @property
     def connections(self) -> int:
@@ -144,16 +142,14 @@ class RemotingServer:
         """
         if self._tls.mode != "disabled" and (self._tls.certificate or self._tls.trusted):
             self._context = server_context(self._tls)
+        self._write_batch = write_batch_of(asyncio.get_running_loop())
+        self._write_batch.budget.bytes_max = self._settings.connection_buffers_max
         try:
-            self._socket = listening_socket(host, port, self._settings.backlog)
+            self._listener.start(host, port, self._settings.backlog)
         except OSError as problem:
             met = f"{self._name}: cannot listen on {host_and_port(host, port)}: {problem.strerror}"
             in_use = problem.errno == errno.EADDRINUSE
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
-        self._port = self._socket.getsockname()[1]
-        self._write_batch = write_batch_of(asyncio.get_running_loop())
-        self._write_batch.budget.bytes_max = self._settings.connection_buffers_max
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         check_s = max(self._settings.idle_s / 4, 0.25)
         self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
 
@@ -194,59 +190,29 @@ class RemotingServer:
 
     def stop_accepting(self) -> None:
         """Accept no new connections; open ones stay open."""
-        if not self._stopping and self._socket is not None:
-            self._stopping = True
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
-            self._socket.close()
+        self._stopping = True
+        self._listener.stop()
 
     # --- accepting ----------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._socket is not None
+    def _accepted(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         end = end_of_socket_descriptors()
-        for _ in range(ACCEPTS_PER_EVENT):
-            try:
-                accepted, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as problem:
-                self._pause_accepting(problem)
-                return
-            if end is not None and accepted.fileno() >= end:
-                accepted.close()
-                self._problems.add(
-                    "refused a connection server=%s: %d files are open, the others are for the"
-                    " store; raise the limit of open files (ulimit -n, LimitNOFILE)",
-                    self._name,
-                    end,
-                )
-                continue
-            count = len(self._connections) + len(self._arriving) + len(self._silent)
-            if count >= self._settings.connections_max:
-                accepted.close()
-                self._problems.add(
-                    "refused a connection server=%s: %d are open (connectionsMax)",
-                    self._name,
-                    self._settings.connections_max,
-                )
-                continue
-            accepted.setblocking(False)
-            if self._tls.mode == "disabled":
-                self._begin_opening(accepted, None)
-            else:
-                self._await_first_byte(accepted)
-
-    def _pause_accepting(self, problem: OSError) -> None:
-        """Stop accepting for a second: the process is out of file descriptors or memory."""
-        log.error("cannot accept connections, retrying server=%s: %s", self._name, problem)
-        assert self._socket is not None
-        loop, listening = asyncio.get_running_loop(), self._socket
-        loop.remove_reader(listening.fileno())
-        loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        if not self._stopping and self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+        if end is not None and accepted.fileno() >= end:
+            self._refuse(
+                accepted,
+                f"{end} files are open, the others are for the store; raise the limit of open"
+                " files (ulimit -n, LimitNOFILE)",
+            )
+            return
+        count = len(self._connections) + len(self._arriving) + len(self._silent)
+        if count >= self._settings.connections_max:
+            limit = self._settings.connections_max
+            self._refuse(accepted, f"{limit} are open (connectionsMax)")
+            return
+        if self._tls.mode == "disabled":
+            self._begin_opening(accepted, None)
+        else:
+            self._await_first_byte(accepted)
 
     def _await_first_byte(self, accepted: socket.socket) -> None:
         """Open a connection once it is known whether it speaks TLS.
@@ -384,22 +350,3 @@ class RemotingServer:
                 one.close()
         if rest := idle[CLOSES_PER_ITERATION:]:
             asyncio.get_running_loop().call_soon(self._close_some, rest, oldest)
-
-
-def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    """Return a socket that accepts connections; the event loop's own way loads a DNS encoding.
-
-    Raises:
-        OSError: the port cannot be bound.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setblocking(False)
-        listening.bind((host, port))
-        listening.listen(backlog)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -11,8 +11,9 @@ are sent out of the mapped log; all others are read into memory in a thread firs
 
 With access control, or TLS for the log, a connection has to begin with a signed greeting, or to
 come from an address in ``haUnsignedSlaves``. Connections that have not reported yet do not count as
-slaves. They have `FIRST_REPORT_S`, and a new one takes the place of the oldest one of the address
-that has most of them; so however many a stranger makes, a slave gets in.
+slaves, whether they are in a TLS handshake or behind it. They have `HANDSHAKE_S` and then
+`FIRST_REPORT_S`, and a new one takes the place of the oldest one of the address that has most of
+them; so however many a stranger makes, a slave gets in.
 
 Source: DefaultHAService and DefaultHAConnection, RocketMQ 4.9 and 5.3.
 """
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.acknowledgements import Acknowledgements
@@ -35,8 +38,8 @@ from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError, ProtocolError
 from cometmq.protocol.bodies import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
-from cometmq.remoting.server import listening_socket
-from cometmq.remoting.tls import HANDSHAKE_BYTE
+from cometmq.remoting.listener import Listener
+from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text
 from cometmq.store import MessageStore
 from cometmq.system.failure_log import RateLimitedLog
 
@@ -59,6 +62,8 @@ SHARED_S: Final = 0.002
 RATE_S: Final = 5.0
 HANDSHAKE_S: Final = 10.0
 """Timeout of a TLS handshake."""
+CLOSE_S: Final = 0.2
+"""How long a stop waits for the end of handshakes."""
 
 
 class Master:
@@ -92,21 +97,27 @@ class Master:
         self.tasks = Supervisor("replication")
         self._connect = connect or SlaveConnection
         self._connections: list[SlaveConnection] = []
+        """All of them, from their accept on."""
         self.tickets = Tickets(lambda: asyncio.get_running_loop().time())
         """Given to slaves over the port of requests."""
         self.set_id: Callable[[], str] = str
         """Returns the broker set of this broker; empty if there is none."""
         self._needs_greeting = False
-        self._server: asyncio.Server | None = None
+        self._listener = Listener("slaves", self.accepted)
+        self._tls: ssl.SSLContext | None = None
         self._is_scheduled = False
         self._sent_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.port = 0
         self._is_closed = False
         # Whoever reaches the port may connect and break off without end.
         self.arrivals = RateLimitedLog(log, "slaves came and went", level=logging.INFO)
         self.refusals = RateLimitedLog(log, "slaves were refused")
         role.on_change(self._role_changed)
+
+    @property
+    def port(self) -> int:
+        """The port that is bound; 0 before the start."""
+        return self._listener.port
 
     async def start(
         self,
@@ -127,27 +138,21 @@ class Master:
         Raises:
             ConfigError: the port cannot be bound.
         """
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self._tls = tls
         self._needs_greeting = needs_greeting
         try:
-            self._server = await loop.create_server(
-                lambda: self._connect(self),
-                sock=listening_socket(address, port, SLAVES_MAX + NEWCOMERS_MAX),
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
-            )
+            self._listener.start(address, port, SLAVES_MAX + NEWCOMERS_MAX)
         except OSError as problem:
             raise ConfigError(
                 f"cannot listen for slaves on {host_and_port(address, port)}:"
                 f" {problem.strerror or problem};"
                 " haListenPort chooses another port"
             ) from problem
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def stop_accepting(self) -> None:
         """Accept no more slaves."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.stop()
 
     async def close(self) -> None:
         """Close the connections of all slaves, and those that are being accepted."""
@@ -155,6 +160,7 @@ class Master:
         self.stop_accepting()
         for connection in list(self._connections):
             connection.close()
+        await self.tasks.drain(CLOSE_S)
         await self.tasks.cancel()
 
     def _role_changed(self) -> None:
@@ -164,7 +170,43 @@ class Master:
 
     # --- connections ----------------------------------------------------------------------------
 
-    def add(self, connection: SlaveConnection) -> bool:
+    def accepted(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Take a connection, and make its TLS handshake; it is bounded from now on."""
+        connection = self._connect(self)
+        connection.accepted(accepted, address)
+        if self._add(connection):
+            self.tasks.spawn(self._open(connection, accepted), "open")
+        else:
+            accepted.close()
+
+    async def _open(self, connection: SlaveConnection, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
+            )
+        except OSError as problem:
+            if isinstance(problem, ConnectionResetError) or not self.knows(connection):
+                connection.abort()  # the peer has ended it, or it was refused meanwhile
+            elif getattr(problem, "reason", "") == "WRONG_VERSION_NUMBER":
+                connection.refuse(
+                    "it uses no TLS for the log, and this broker does; set haTlsEnable to the same"
+                    " value on both"
+                )
+            else:
+                connection.refuse(f"its TLS handshake failed: {failure_text(problem)}")
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def knows(self, connection: SlaveConnection) -> bool:
+        """Return whether a connection is open, or may be opened."""
+        return connection in self._connections
+
+    def _add(self, connection: SlaveConnection) -> bool:
         """Add a connection; return False if it is refused."""
         if self._is_closed:
             return False
@@ -302,6 +344,8 @@ class SlaveConnection(asyncio.Protocol):
     def __init__(self, master: Master) -> None:
         self._master = master
         self._store = master.store
+        self._socket: socket.socket | None = None
+        """The accepted one, before there is a transport."""
         self._transport: asyncio.Transport | None = None
         self._reports = Reports()
         self._timer: asyncio.TimerHandle | None = None
@@ -325,15 +369,19 @@ class SlaveConnection(asyncio.Protocol):
         self._bytes = self._bytes_before = 0
         self._rate_from_s = self._written_s = self._read_s = 0.0
 
+    def accepted(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Take the accepted socket, which has no transport yet, and the address of its peer."""
+        self._socket = accepted
+        self.host = address[0]
+        self.peer = host_and_port(*address[:2])
+
     # --- asyncio --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first report."""
+        self._socket = None
         self._transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername") or ("unknown", 0)
-        self.host = address[0]
-        self.peer = host_and_port(*address[:2])
-        if not self._master.add(self):
+        if not self._master.knows(self):  # aborted meanwhile
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
@@ -388,6 +436,8 @@ class SlaveConnection(asyncio.Protocol):
         """Close the connection when the slave has received what was sent."""
         if self._transport is not None:
             self._transport.close()
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Close the connection at once: what the log has from now on is not for this slave.
@@ -397,6 +447,10 @@ class SlaveConnection(asyncio.Protocol):
         self._master.remove(self)
         if self._transport is not None:
             self._transport.abort()
+        elif self._socket is not None:  # ends the handshake; asyncio does not take it to be closed
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None
 
     def refuse(self, reason: str) -> None:
         """Close the connection at once, and log why."""

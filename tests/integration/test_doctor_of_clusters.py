@@ -303,9 +303,11 @@ async def test_a_slave_that_does_not_reach_its_master_is_found(servers: Servers)
 
 
 @asynccontextmanager
-async def elected(servers: Servers, *, brokers: int, **settings: str) -> AsyncIterator[str]:
+async def elected(
+    servers: Servers, *, brokers: int, etcd: EtcdStore | None = None, **settings: str
+) -> AsyncIterator[str]:
     """Run brokers of one name under a controller."""
-    async with listening_controller(EtcdStore(time.monotonic)) as controller:
+    async with listening_controller(etcd or EtcdStore(time.monotonic)) as controller:
         address = controller.address
         more = {
             "enableControllerMode": "true",
@@ -369,6 +371,30 @@ async def test_an_in_sync_set_with_too_few_members_is_found(servers: Servers) ->
         [finding] = bad(await servers.examine(), "in-sync-sets")
 
     assert (finding.level, finding.met) == (Level.PROBLEM, "in sync 1 of 1")
+
+
+async def test_a_broker_that_is_fenced_is_found(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    etcd = EtcdStore(time.monotonic)
+    async with elected(servers, brokers=1, etcd=etcd):
+        before = etcd.backup("brokerSets/")
+        etcd.clear("brokerSets/")
+
+        async def is_found() -> bool:
+            return bool(bad(await servers.examine(), "sends"))
+
+        async def is_well() -> bool:
+            return not await is_found()
+
+        await servers.until(is_found)
+        [finding] = bad(await servers.examine(), "sends")
+        etcd.restore(before)
+        await servers.until(is_well)
+
+    assert finding.level is Level.PROBLEM
+    assert "this broker is fenced: the controllers do not know the id 1" in finding.met
+    assert "sends are refused, and nothing is acknowledged: this broker is fenced" in caplog.text
 
 
 async def test_a_broker_outside_of_the_in_sync_set_is_found(servers: Servers) -> None:

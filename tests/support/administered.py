@@ -120,6 +120,7 @@ class Administered:
             reads_waiting=lambda: 0,
             delay_levels=lambda: self.delay_levels,
             half_messages=lambda: self.half_messages,
+            refusal=str,
             clock=self.clock,
             booted_ms=self.clock.now_ms(),
         )

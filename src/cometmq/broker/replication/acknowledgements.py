@@ -65,6 +65,8 @@ class Acknowledgements:
         """Why sends that would wait must not be stored at all; never without a controller."""
         self.on_refusal: Callable[[], object] = _ignore
         """Called when that has changed."""
+        self.fenced: ResponseError | None = None
+        """Why nothing is acknowledged, whatever slaves have; never without a controller."""
 
     def __len__(self) -> int:
         return len(self._waiting)

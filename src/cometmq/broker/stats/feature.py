@@ -112,9 +112,19 @@ def runtime_of(parts: Parts, booted_ms: int) -> RuntimeInfo:
             level: DelayLevelOffsets(*ends) for level, ends in parts.delay.progress().items()
         },
         half_messages=parts.half_queue.figures,
+        refusal=lambda: _refusal(parts),
         clock=parts.clock,
         booted_ms=booted_ms,
     )
+
+
+def _refusal(parts: Parts) -> str:
+    """Return why sends are refused until the state of the broker changes; empty if they are not."""
+    if parts.store.failure is not None:
+        return f"the store refuses messages until a restart: {parts.store.failure}"
+    acknowledgements = parts.master.acknowledgements
+    refusal = acknowledgements.fenced or acknowledgements.refusal
+    return "" if refusal is None else refusal.remark
 
 
 def _jobs(parts: Parts) -> list[Job]:

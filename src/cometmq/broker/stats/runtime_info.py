@@ -101,6 +101,10 @@ EXPORTED: Final = {
 """The exporter's names behind ``rocketmq_brokeruntime_``, and the key of the runtime information
 that has their values."""
 
+SENDS_REFUSED: Final = "sendsRefused"
+"""The key of why a broker refuses sends until its state changes; only while it does. RocketMQ does
+not have it."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -126,6 +130,7 @@ class RuntimeInfo:
             they wait for messages, and tools take this figure for a backlog.
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
+        refusal: returns why sends are refused until the state of the broker changes, or "".
         clock: tells how long the broker runs.
         booted_ms: when it was started, in ms since 1970.
     """
@@ -143,6 +148,7 @@ class RuntimeInfo:
         reads_waiting: Callable[[], int],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         half_messages: Callable[[], HalfMessageFigures | None],
+        refusal: Callable[[], str],
         clock: Clock,
         booted_ms: int,
     ) -> None:
@@ -156,6 +162,7 @@ class RuntimeInfo:
         self._reads_waiting = reads_waiting
         self._delay_levels = delay_levels
         self._half_messages = half_messages
+        self._refusal = refusal
         self._clock = clock
         self._booted_ms = booted_ms
 
@@ -171,6 +178,8 @@ class RuntimeInfo:
         table |= self._queues()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
+        if reason := self._refusal():
+            table[SENDS_REFUSED] = reason
         return table
 
     def half_messages(self) -> dict[str, str]:

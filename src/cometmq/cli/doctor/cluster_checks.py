@@ -97,6 +97,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     found += await run_checks(ports, timeout_s)
     found += versions(cluster)
     found += replication.masters(cluster)
+    found += replication.refusing(cluster)
     found += replication.set_aside(cluster)
     later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from cometmq.broker.stats.runtime_info import SENDS_REFUSED
 from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
@@ -21,6 +22,7 @@ BEHIND_WARNING_BYTES = 4 * MIB
 """Two requests see the log at two times; a slave that follows is less behind than this."""
 REPLICATE = "see docs/howto/replicate-a-broker.md"
 FAIL_OVER = "see docs/howto/fail-over.md"
+REFUSES = f"{FAIL_OVER}#a-broker-that-refuses-sends"
 SET_ASIDE_PAGE = f"{FAIL_OVER}#messages-that-were-set-aside"
 
 
@@ -68,6 +70,20 @@ def _behind(brokers: Sequence[Broker]) -> Iterator[Finding]:
             " slave does not count",
             f"look at the logs of both brokers and at the network between them; {REPLICATE}",
         )
+
+
+def refusing(cluster: Cluster) -> Iterator[Finding]:
+    """Find brokers that refuse sends, such as those that are fenced."""
+    for broker in cluster.brokers:
+        if reason := broker.figures.get(SENDS_REFUSED, ""):
+            yield Finding(
+                "sends",
+                Level.PROBLEM,
+                broker.subject,
+                f"it refuses sends, and acknowledges nothing: {reason}",
+                "a broker that acknowledges sends, or a slave that may be elected",
+                f"look at its log, and at the controllers and slaves that it names; {REFUSES}",
+            )
 
 
 def set_aside(cluster: Cluster) -> Iterator[Finding]:

@@ -49,6 +49,13 @@ def test_confirmed_messages_that_were_set_aside_are_found() -> None:
     assert "20261128T213000123-0-500" in finding.met
 
 
+def test_a_broker_that_refuses_sends_is_found() -> None:
+    master = broker(0, sendsRefused="this broker is fenced: the controllers know less")
+    [finding] = replication.refusing(cluster(master, broker(1)))
+    assert (finding.level, finding.subject) == (Level.PROBLEM, master.subject)
+    assert "this broker is fenced: the controllers know less" in finding.met
+
+
 def test_brokers_that_do_not_show_the_end_of_their_log_are_not_compared() -> None:
     assert of(list(replication.masters(cluster(broker(0), broker(1)))), "slaves") == []
 

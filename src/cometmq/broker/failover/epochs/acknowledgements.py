@@ -57,8 +57,6 @@ class EpochAcknowledgements(Acknowledgements):
         """Returns whether the controllers do not respond for so long that they may have elected."""
         self._stuck_at = -1
         """The confirm offset at the last timeout of a send; -1 if there was none in this epoch."""
-        self.fenced: ResponseError | None = None
-        """Why nothing is acknowledged, whatever the in-sync set is."""
         self._few = ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
         self._alone = ResponseError(
             ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -243,6 +243,10 @@ class EpochReplication:
         """Acknowledge and confirm nothing, and refuse sends, for a reason; None to go on."""
         was_fenced = self.acknowledgements.fenced is not None
         self.acknowledgements.fence(reason)
+        if reason is not None and not was_fenced:
+            log.warning("sends are refused, and nothing is acknowledged: %s", reason)
+        elif was_fenced and reason is None:
+            log.info("this broker is not fenced any more")
         if was_fenced and reason is None and self.in_sync is not None:
             self._set_changed()
 

@@ -90,7 +90,8 @@ class Supervisor:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._tasks: set[asyncio.Task[Any]] = set()
+        # In the order of their start: a set of tasks has another order in each process.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -106,8 +107,8 @@ class Supervisor:
         ``awaited`` says that the caller awaits the task and sees its failure; else it is logged.
         """
         task = begin_task(work, f"{self._owner}.{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard if awaited else self._ended)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget if awaited else self._ended)
         return task
 
     def every(
@@ -150,8 +151,11 @@ class Supervisor:
                     "periodic task failed, retrying at its next run task=%s.%s", self._owner, name
                 )
 
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._forget(task)
         failure = failure_of(task)
         if failure is not None:
             log.error("task failed task=%s", task.get_name(), exc_info=failure)
@@ -159,14 +163,15 @@ class Supervisor:
     async def drain(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the tasks to end by themselves."""
         if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout)
+            await asyncio.wait(list(self._tasks), timeout=timeout)
 
     async def cancel(self, timeout: float = 5.0) -> None:
-        """Cancel every task and wait up to ``timeout`` seconds for their clean-up."""
-        tasks = set(self._tasks)
+        """Cancel every task, the oldest first, and wait ``timeout`` seconds for their clean-up."""
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=timeout)
-            for task in stuck:
+            await asyncio.wait(tasks, timeout=timeout)
+        for task in tasks:
+            if not task.done():
                 log.error("task did not end task=%s", task.get_name())

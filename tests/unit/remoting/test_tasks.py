@@ -159,11 +159,11 @@ async def test_cancel_ends_all_and_waits_for_their_clean_up(owner: Supervisor) -
             await asyncio.sleep(0)
             cleaned.append(number)
 
-    tasks = [owner.spawn(work(number), "job") for number in range(3)]
+    tasks = [owner.spawn(work(number), "job", awaited=number == 7) for number in range(50)]
     await asyncio.sleep(0)
     await owner.cancel()
 
-    assert sorted(cleaned) == [0, 1, 2]
+    assert cleaned == list(range(50)), "in the order of their start, in each process"
     assert all(task.cancelled() for task in tasks)
     assert len(owner) == 0
     await owner.cancel()

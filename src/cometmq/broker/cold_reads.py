@@ -85,7 +85,7 @@ class ColdReads:
         self._flow = flow
         self._limited = limited
         self._reads_ahead = reads_ahead
-        self._delayed: set[asyncio.Task[None]] = set()
+        self._delayed: dict[asyncio.Task[None], None] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
         self._lookup_threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="lookup")
         self._waiting = 0
@@ -167,8 +167,8 @@ class ColdReads:
         if len(self._delayed) >= WAITING_MAX:
             return _refused(f"{len(self._delayed)} cold reads wait for flow control")
         delayed = asyncio.ensure_future(self._read_later(read, delay_s))
-        self._delayed.add(delayed)
-        delayed.add_done_callback(self._delayed.discard)
+        self._delayed[delayed] = None
+        delayed.add_done_callback(self._forget)
         return delayed
 
     async def _read_later(self, read: Callable[[], None], delay_s: float) -> None:
@@ -244,6 +244,9 @@ class ColdReads:
         """
         if cold is not None:
             raise PrerequisiteError(partial(self.run, cold))
+
+    def _forget(self, delayed: asyncio.Task[None]) -> None:
+        self._delayed.pop(delayed, None)
 
     def close(self) -> None:
         """Start no further reads."""

@@ -117,7 +117,7 @@ class Pauses:
     def __init__(self) -> None:
         self.is_closed = False
         """Whether the producer is being closed, or was."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def sleep(self, seconds: float) -> None:
         """Pause for so long, or until the producer is closed."""
@@ -126,12 +126,12 @@ class Pauses:
         loop = asyncio.get_running_loop()
         end: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(seconds, _end, end)
-        self._waiting.add(end)
+        self._waiting[end] = None
         try:
             await end
         finally:
             timer.cancel()
-            self._waiting.discard(end)
+            self._waiting.pop(end, None)
 
     def close(self) -> None:
         """End every pause now, and all later ones at once."""

@@ -93,6 +93,11 @@ class Appended:
     queue_offset: int
     store_time_ms: int
 
+    @property
+    def log_offset_end(self) -> int:
+        """The log offset behind it: what a response to it waits for."""
+        return self.log_offset + self.size_bytes
+
 
 class AppendedBatch:
     """The offsets, the size and the store time of the messages of a stored batch."""

@@ -9,6 +9,7 @@ from cometmq.broker.replication.greeting import (
     TICKET_S,
     SlaveNames,
     Tickets,
+    check_process,
 )
 from cometmq.model.errors import ProtocolError
 
@@ -65,3 +66,18 @@ def test_the_ticket_of_another_process_is_none() -> None:
 def test_names_are_checked(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         SlaveNames.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "held", "is_taken"),
+    [("a", "a", True), ("b", "a", False), ("", "a", False), ("b", "", True), ("", "", True)],
+)
+def test_a_connected_process_gives_way_to_itself_alone(
+    incarnation: str, held: str, is_taken: bool
+) -> None:
+    if is_taken:
+        check_process(2, incarnation, held, "10.0.0.1:1")
+        return
+    expected = f"met incarnation {incarnation or 'none'}, expected {held} of 10.0.0.1:1"
+    with pytest.raises(ProtocolError, match=expected):
+        check_process(2, incarnation, held, "10.0.0.1:1")

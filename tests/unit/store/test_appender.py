@@ -93,8 +93,8 @@ def test_offsets_grow_by_one_per_queue_and_by_the_size_in_the_log(store: Message
     assert (first.queue_offset, second.queue_offset, other.queue_offset) == (0, 1, 0)
     assert first.log_offset == 0
     assert second.log_offset == first.size_bytes
-    assert other.log_offset == second.log_offset + second.size_bytes
-    assert store.written_to == other.log_offset + other.size_bytes
+    assert other.log_offset == second.log_offset + second.size_bytes == second.log_offset_end
+    assert store.written_to == other.log_offset_end
 
 
 def test_a_full_file_is_closed_by_a_blank(store: MessageStore, tmp_path: Path) -> None:

@@ -111,6 +111,29 @@ class Tickets:
         return hmac.digest(self._key, slave + expires_ms.to_bytes(8, "big"), "sha256")
 
 
+def check_process(broker_id: int, incarnation: str, held: str, peer: str) -> None:
+    """Refuse a slave whose broker id another process has that is connected.
+
+    Of two copies of a store, each would acknowledge what the other one lacks.
+
+    Args:
+        broker_id, incarnation: what the slave says of itself; empty if it names no process.
+        held: the incarnation of the connected one; empty if that names no process. Then the slave
+            takes its place, as with RocketMQ.
+        peer: the address of the connected one.
+
+    Raises:
+        ProtocolError: it is another process.
+    """
+    if held and incarnation != held:
+        raise ProtocolError(
+            f"it names the broker id {broker_id}, but another process with that id is connected:"
+            f" met incarnation {incarnation or 'none'}, expected {held} of {peer}; give each slave"
+            " an id of its own. If that process has ended, wait until its connection ends; if two"
+            " run on copies of one store, stop the one that should not"
+        )
+
+
 def greeting_of(names: SlaveNames, ticket: str) -> bytes:
     """Return the greeting of a slave.
 

@@ -31,7 +31,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.greeting import GREETING_BYTES, MAGIC, SlaveNames, Tickets
+from cometmq.broker.replication.greeting import (
+    GREETING_BYTES,
+    MAGIC,
+    SlaveNames,
+    Tickets,
+    check_process,
+)
 from cometmq.broker.replication.wire import HEADER, Reports
 from cometmq.broker.role import Role
 from cometmq.model.address import host_and_port
@@ -266,13 +272,7 @@ class Master:
             held = older.slave
             if older is connection or held is None or held.broker_id != slave.broker_id:
                 continue
-            if held.incarnation != slave.incarnation:
-                raise ProtocolError(
-                    f"it has brokerId={slave.broker_id}, but another process with that id is"
-                    f" connected: met incarnation {slave.incarnation}, expected"
-                    f" {held.incarnation} of {older.peer}; give each slave an id of its own, or"
-                    " wait until the connection of a process that has ended is closed"
-                )
+            check_process(slave.broker_id, slave.incarnation, held.incarnation, older.peer)
             older.abort()
 
     def began(self, connection: SlaveConnection) -> bool:

@@ -107,7 +107,7 @@ class ReplyHandler:
                 result.msg_id = encode_offset_id(self._store_host, stored.log_offset)
                 result.queue_offset = stored.queue_offset
                 self._stats.put(send.topic, send.queue_id, 1, stored.size_bytes)
-                end = stored.log_offset + stored.size_bytes
+                end = stored.log_offset_end
         response = Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
             problem,

@@ -140,7 +140,7 @@ class SendBackHandler:
             target = self._topics.require_internal(dlq_topic(header.group), 1)
         stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
-        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
+        return self._durability.respond(request, stored.log_offset_end)
 
     def _original(self, log_offset: int) -> RecordParts:
         self._cold_reads.require_in_memory(self._store.cold_record(log_offset))

@@ -464,9 +464,8 @@ class CheckService:
             if is_few and not all_of_them:
                 return
             last = self._unsent[-1].stored  # decisions find what is on the disk
-            end = last.log_offset + last.size_bytes
             is_synced, self._asks_slaves = await self._durability.confirmed_by(
-                end, asks_slaves=self._asks_slaves
+                last.log_offset_end, asks_slaves=self._asks_slaves
             )
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         members: dict[tuple[str, str], list[Member]] = {}  # a group may have ten thousand

@@ -331,7 +331,7 @@ class TransactionHandler:
             ) from problem
         except StoreError as problem:
             raise _not_available(problem) from problem
-        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
+        return self._durability.respond(request, stored.log_offset_end)
 
     def _queue_of(self, topic: str, queue_id: int, log_offset: int) -> int:
         """Return the queue of a topic to which a half message at a log offset is committed.
@@ -402,7 +402,7 @@ class TransactionHandler:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             raise _not_put_back(str(problem)) from problem
-        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
+        return self._durability.respond(request, stored.log_offset_end)
 
 
 def _not_available(problem: StoreError) -> ResponseError:

@@ -25,6 +25,7 @@ from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.master import EpochSlaveConnection
 from cometmq.broker.failover.epochs.slave import EpochLogCopy
 from cometmq.broker.failover.epochs.wire import Greeting
+from cometmq.broker.replication.greeting import check_process
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -349,9 +350,7 @@ class EpochReplication:
     def greeted(self, connection: EpochSlaveConnection, greeting: Greeting) -> None:
         """Take the connection of a slave, instead of an older one of the same process.
 
-        A slave that connects again may do so before the end of its old connection is met. A process
-        that is connected is not replaced by another one: of two copies of a store, each would
-        acknowledge what the other one lacks.
+        A slave that connects again may do so before the end of its old connection is met.
 
         Raises:
             ProtocolError: it names the id of this broker, or that of another process that is
@@ -363,14 +362,8 @@ class EpochReplication:
         if slave_id == in_sync.own_id:
             raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
         older = self._connections.get(slave_id)
-        held = older.greeting if older is not None else None
-        if held is not None and held.incarnation and greeting.incarnation != held.incarnation:
-            raise ProtocolError(
-                f"it names the broker id {slave_id}, but another process with that id is connected:"
-                f" met incarnation {greeting.incarnation or 'none'}, expected {held.incarnation};"
-                " if that process has ended, wait until its connection ends; if two run, stop the"
-                " one that should not"
-            )
+        if older is not None and (held := older.greeting) is not None:
+            check_process(slave_id, greeting.incarnation, held.incarnation, older.peer)
         self._connections[slave_id] = connection
         if older is not None:
             older.close()

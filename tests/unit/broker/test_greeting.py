@@ -52,9 +52,10 @@ def test_no_changed_bit_is_taken() -> None:
     tickets = Tickets(Time())
     data = greeting(tickets)
     for at in range(len(data)):
-        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        with pytest.raises(ProtocolError):
-            tickets.take(changed)
+        for bit in (0x01, 0x80):
+            changed = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+            with pytest.raises(ProtocolError):
+                tickets.take(changed)
 
 
 def test_the_ticket_of_another_process_is_none() -> None:

@@ -108,7 +108,7 @@ class Tickets:
         return SlaveNames.decode(slave)
 
     def _mac(self, slave: bytes, expires_ms: int) -> bytes:
-        return hmac.digest(self._key, slave + expires_ms.to_bytes(8, "big"), "sha256")
+        return hmac.digest(self._key, slave + expires_ms.to_bytes(8, "big", signed=True), "sha256")
 
 
 def check_process(broker_id: int, incarnation: str, held: str, peer: str) -> None:

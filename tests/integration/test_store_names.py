@@ -178,6 +178,27 @@ async def test_a_copy_of_an_older_start_is_not_elected_before_a_master_has_compa
     assert not is_master(copy)
 
 
+async def test_a_store_that_was_emptied_of_all_but_its_id_counts_as_replaced(
+    elected: ElectedPairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the file ``abort`` it looks as after a clean stop."""
+    master = await elected.start("a", **ALL)
+    await until(lambda: is_master(master))
+    await sent(elected, master, b"1")
+    await elected.pairs.stop(master)
+    before = known(elected).replicas[1]
+    assert before.log_state == VERIFIED
+    for path in (tmp_path / "a").iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not path.name.startswith(("brokerIdentity", "storeIdentity")):
+            path.unlink()
+    emptied = await elected.start("a", **ALL)
+    await until(lambda: "the stores of the brokers [1] were replaced" in caplog.text)
+    assert known(elected).replicas[1].log_state == REPLACED
+    assert not is_master(emptied)
+
+
 async def test_a_master_renews_its_in_sync_set_when_etcd_was_restored(
     elected: ElectedPairs,
 ) -> None:

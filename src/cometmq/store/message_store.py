@@ -118,6 +118,9 @@ class MessageStore:
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self.was_closed = False
         """Whether the process that wrote the store last closed it, before `open`."""
+        self.was_missing = False
+        """Whether there was no store before `open`: neither a checkpoint, which a stop leaves, nor
+        a file ``abort``, which a crash leaves."""
         self._remover = Remover(self._files, in_thread=threaded)
         self._build()
 
@@ -222,6 +225,7 @@ class MessageStore:
         self.continues_rocketmq = checkpoint.position is None
         ending = self._abort.read()
         self.was_closed = ending is Ending.CLOSED
+        self.was_missing = self.was_closed and not self._files.exists(self.paths.checkpoint)
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:

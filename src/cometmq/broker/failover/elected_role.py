@@ -303,7 +303,11 @@ class ElectedRole:
         """
         if self._names.identity is None:
             has_id = self._id is not None or self._identity.applied() is not None
-            process = self._names.begin(has_id=has_id, stopped_cleanly=self._store.was_closed)
+            process = self._names.begin(
+                has_id=has_id,
+                stopped_cleanly=self._store.was_closed,
+                is_new_store=self._store.was_missing,
+            )
             self._stopped_cleanly = process.stopped_cleanly
         if self._store.failure is not None:
             await self._step_down(self._store.failure)

@@ -186,12 +186,16 @@ class StoreIdentityFile:
         """The names of this start; None before `begin`."""
         return self._saved if self._is_begun else None
 
-    def begin(self, *, has_id: bool, stopped_cleanly: bool) -> StoreIdentity:
+    def begin(
+        self, *, has_id: bool, stopped_cleanly: bool, is_new_store: bool = False
+    ) -> StoreIdentity:
         """Name this process, and save that; a second call returns the same.
 
         Args:
             has_id: whether the store has a broker id; else it gets a new store id.
             stopped_cleanly: whether the process before stopped cleanly.
+            is_new_store: whether there is nothing but the files of the id: then it gets a new store
+                id, so that the controller takes the store for a replaced one.
 
         Raises:
             StoreError: the disk refused; call it again.
@@ -200,11 +204,12 @@ class StoreIdentityFile:
         if self._is_begun and saved is not None:
             return saved
         earlier: tuple[str, ...] = ()
-        if saved is not None and has_id:
-            earlier = (saved.incarnation, *saved.earlier)[: INCARNATIONS_MAX - 1]
-            stopped_cleanly &= saved.stopped_cleanly
+        kept = saved if has_id and not is_new_store else None
+        if kept is not None:
+            earlier = (kept.incarnation, *kept.earlier)[: INCARNATIONS_MAX - 1]
+            stopped_cleanly &= kept.stopped_cleanly
         begun = StoreIdentity(
-            saved.store_id if saved is not None and has_id else _new_name(),
+            _new_name() if kept is None else kept.store_id,
             saved.set_id if saved is not None else "",
             _new_name(),
             earlier,

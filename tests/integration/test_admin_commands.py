@@ -545,6 +545,29 @@ def test_exported_settings_can_be_applied(scene: Scene) -> None:
     assert {GROUP, ONLINE} <= {each["groupName"] for each in groups}
 
 
+def test_a_file_that_removes_queues_with_messages_is_refused(scene: Scene, tmp_path: Path) -> None:
+    scene.run("topic create shrinking --queues 4")
+    file = tmp_path / "fewer.json"
+    few = {"readQueueNums": 1, "writeQueueNums": 1}
+    file.write_text(json.dumps([{"topicName": "shrinking", **few}, {"topicName": "new", **few}]))
+    rows = scene.json(f"topic apply {file} --yes")
+    lost = "shrinking, new; fewer queues: shrinking (read 4 -> 1, write 4 -> 1)"
+    assert [row["detail"] for row in rows] == [lost, lost]
+    assert {row["read_queues"] for row in scene.json("topic show shrinking")} == {1}
+
+    file.write_text(json.dumps([{"topicName": TOPIC, **few}]))
+    with pytest.raises(ConfigError, match=r"removes read queues with [0-9]+ messages") as refused:
+        scene.run(f"topic apply {file} --yes")
+    assert f"{TOPIC} (read " in str(refused.value)
+    assert "on broker-0" in str(refused.value)
+    file.write_text(json.dumps([{"topicName": TOPIC, "readQueueNums": 4, "writeQueueNums": 1}]))
+    [row, _] = scene.json(f"topic apply {file} --dry-run")
+    assert "fewer queues" in row["detail"]
+    file.write_text(json.dumps([{"topicName": TOPIC, **few}]))
+    [row, _] = scene.json(f"topic apply {file} --allow-fewer-queues --dry-run")
+    assert "fewer queues" in row["detail"]
+
+
 def test_a_message_is_passed_to_one_member_and_sent_again(scene: Scene) -> None:
     def count() -> int:
         return int(sum(row["messages"] for row in scene.json("message count {topic}")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -112,32 +112,38 @@ def settings_in(file: Path, kind: type[S]) -> list[S]:
 
 def settings_changes(
     file: Path,
-    kind: type[S],
+    configs: list[S],
     noun: str,
     servers: Iterable[Server],
     apply: Callable[[str, list[S]], Awaitable[object]],
+    warnings: Mapping[str, str] | None = None,
 ) -> list[Change]:
     """Return the changes that apply the settings of a JSON file to brokers.
 
     Args:
-        file: see `settings_in`.
-        kind: the type of the settings; their field ``topic_name`` or ``group_name`` names them.
+        file: names them.
+        configs: the settings, see `settings_in`; their field ``topic_name`` or ``group_name`` names
+            each.
         noun: ``topic`` or ``group``.
         servers: the brokers.
         apply: applies settings to the broker at an address.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not such a list.
+        warnings: what the change of a broker loses, by the name of the broker.
     """
-    configs = settings_in(file, kind)
-    detail = ", ".join(getattr(each, f"{noun}_name") for each in configs[:NAMED_MAX])
-    if len(configs) > NAMED_MAX:
-        detail += f" and {len(configs) - NAMED_MAX} more"
+    detail = names_shown([getattr(each, f"{noun}_name") for each in configs])
     what = f"apply {counted(len(configs), noun)} of {file}"
-    return [
-        Change(what, each.name, partial(apply, each.address, configs), detail, destroys=True)
-        for each in servers
-    ]
+    changes = []
+    for each in servers:
+        lost = (warnings or {}).get(each.name, "")
+        run = partial(apply, each.address, configs)
+        text = f"{detail}; {lost}" if lost else detail
+        changes.append(Change(what, each.name, run, text, destroys=True))
+    return changes
+
+
+def names_shown(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def print_settings(tables: Iterable[Mapping[str, msgspec.Struct]]) -> None:

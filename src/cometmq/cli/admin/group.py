@@ -14,6 +14,7 @@ from cometmq.cli.admin.arguments import (
     TopicName,
     print_settings,
     settings_changes,
+    settings_in,
 )
 from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
@@ -437,8 +438,8 @@ async def apply(call: Call, file: SettingsFile) -> list[Change]:
     from cometmq.model.group import SubscriptionGroupConfig
 
     servers = await call.servers()
-    run = call.admin.set_group_configs
-    return settings_changes(file, SubscriptionGroupConfig, "group", servers, run)
+    configs = settings_in(file, SubscriptionGroupConfig)
+    return settings_changes(file, configs, "group", servers, call.admin.set_group_configs)
 
 
 @app.change("delete", chooses=BROKERS)

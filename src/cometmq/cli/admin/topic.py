@@ -10,11 +10,13 @@ import typer
 from cometmq.cli.admin.arguments import (
     SettingsFile,
     TopicName,
+    names_shown,
     print_settings,
     queue_of,
     settings_changes,
+    settings_in,
 )
-from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands
+from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands, Server
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted
@@ -45,6 +47,12 @@ Attributes = Annotated[
         help="Attribute for brokers of 5.0 and later; NAME= removes it. Repeat for several.",
     ),
 ]  # fmt: skip
+FewerQueues = Annotated[
+    bool,
+    typer.Option(
+        "--allow-fewer-queues", help="Also remove queues with messages, which nobody reads then."
+    ),
+]
 PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6}
 QUEUES = 8
 """The queues of a new topic, if no number is given."""
@@ -323,9 +331,7 @@ async def update(
                 *(f"update topic {topic}", name),
                 partial(call.admin.set_topic_config, servers[name].address, new),
                 f"{before} -> {after}",
-                destroys=new.read_queue_nums < old.read_queue_nums
-                or new.write_queue_nums < old.write_queue_nums
-                or bool(old.perm & ~new.perm),
+                destroys=_has_fewer_queues(new, old) or bool(old.perm & ~new.perm),
             )
         )
     if not changes:
@@ -334,15 +340,61 @@ async def update(
 
 
 @app.change("apply", chooses=BROKERS)
-async def apply(call: Call, file: SettingsFile) -> list[Change]:
+async def apply(
+    call: Call, file: SettingsFile, allow_fewer_queues: FewerQueues = False
+) -> list[Change]:
     """Create or change the topics of a JSON file, which has their settings with RocketMQ's names.
 
-    A broker checks the topics after it has responded: see 'topic show' for the result.
+    It names topics that get fewer queues, and refuses to remove read queues that have messages. A
+    broker checks the topics after it has responded: see 'topic show' for the result.
     """
     from cometmq.model.topic import TopicConfig
 
     servers = await call.servers()
-    return settings_changes(file, TopicConfig, "topic", servers, call.admin.set_topic_configs)
+    configs = settings_in(file, TopicConfig)
+    warnings: dict[str, str] = {}
+    unread: dict[str, int] = {}
+    for each in servers:
+        there = await call.admin.broker_topics(each.address)
+        fewer = []
+        for new in configs:
+            old = there.get(new.topic_name)
+            if old is None or not _has_fewer_queues(new, old):
+                continue
+            fewer.append(_fewer(old, new))
+            if new.read_queue_nums < old.read_queue_nums:
+                unread[f"{fewer[-1]} on {each.name}"] = await _messages_beyond(call, each, new)
+        if fewer:
+            warnings[each.name] = f"fewer queues: {names_shown(fewer)}"
+    unread = {what: count for what, count in unread.items() if count}
+    if unread and not allow_fewer_queues:
+        raise ConfigError(
+            f"{file} removes read queues with {counted(sum(unread.values()), 'message')}, which"
+            f" consumers could not read any more: {names_shown([*unread])}. Lower only"
+            " writeQueueNums, until all groups have consumed them; or add --allow-fewer-queues"
+        )
+    return settings_changes(file, configs, "topic", servers, call.admin.set_topic_configs, warnings)
+
+
+def _has_fewer_queues(new: TopicConfig, old: TopicConfig) -> bool:
+    return new.read_queue_nums < old.read_queue_nums or new.write_queue_nums < old.write_queue_nums
+
+
+def _fewer(old: TopicConfig, new: TopicConfig) -> str:
+    return (
+        f"{new.topic_name} (read {old.read_queue_nums} -> {new.read_queue_nums},"
+        f" write {old.write_queue_nums} -> {new.write_queue_nums})"
+    )
+
+
+async def _messages_beyond(call: Call, server: Server, config: TopicConfig) -> int:
+    """Count the messages of a broker in the queues behind those that a topic would have."""
+    stats = await call.admin.topic_stats(config.topic_name)
+    return sum(
+        row.max_offset - row.min_offset
+        for queue, row in stats.items()
+        if queue.broker_name == server.name and queue.queue_id >= config.read_queue_nums
+    )
 
 
 @app.change("delete")

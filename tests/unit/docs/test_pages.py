@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 import shlex
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,10 @@ from tools.generate import configuration, pages
 from tools.generate.root import stale
 
 SOURCES = pages.ROOT / "src" / "cometmq"
-FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```",
+    re.DOTALL | re.MULTILINE,
+)
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|data|exception|function):: ([\w.]+)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
@@ -73,8 +77,8 @@ on_each_page = on_each(PAGES, name_of)
 
 def blocks(path: Path, language: str) -> Iterator[str]:
     for match in FENCE.finditer(path.read_text()):
-        if match.group(1) == language:
-            yield match.group(2)
+        if match["language"] == language:
+            yield textwrap.dedent(match["text"])
 
 
 def anchors(path: Path) -> set[str]:
@@ -297,7 +301,8 @@ def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
     loose = [
         match.group(0)[:60]
         for match in FENCE.finditer(text)
-        if match.group(1) == "python" and not text[: match.start()].rstrip().endswith("-->")
+        if (match["indent"], match["language"]) == ("", "python")
+        and not text[: match.start()].rstrip().endswith("-->")
     ]
 
     assert loose == []

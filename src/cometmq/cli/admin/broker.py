@@ -20,18 +20,6 @@ LAG_TIMEOUT_S = 50.0
 Container = Annotated[str, typer.Argument(help="Address host:port of the broker container.")]
 
 
-def number(figures: dict[str, str], name: str) -> int | None:
-    """Return a figure of a broker as a whole number; None if it has none."""
-    text = figures.get(name, "")
-    return int(text) if text.removeprefix("-").isdecimal() else None
-
-
-def rate(figures: dict[str, str], *names: str) -> float | None:
-    """Return the rate of the last ten seconds, which a figure begins with."""
-    words = next((figures[name].split() for name in names if name in figures), [])
-    return float(words[0]) if words else None
-
-
 @app.show("list", "cluster broker id address", chooses=CLUSTER)
 async def list_brokers(call: Call) -> Rows:
     """List the registered brokers, slaves too."""

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.broker import number, rate
 from cometmq.cli.admin.commands import CLUSTER, Call, Commands, Server
 from cometmq.cli.admin.output import Row, Rows
+from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
 from cometmq.model.times import now_ms
 
 app = Commands("Clusters: their brokers, load, totals and response times.")
@@ -54,19 +54,8 @@ async def list_clusters(call: Call, server: Server) -> list[Row]:
 async def totals(call: Call, server: Server) -> list[Row]:
     """Show how many messages each broker has stored and sent to consumers, today and yesterday."""
     figures = await call.admin.broker_runtime_info(server.address)
-
-    def count(way: str, end: str, begin: str) -> int:
-        later = number(figures, f"msg{way}Total{end}") or 0
-        return later - (number(figures, f"msg{way}Total{begin}") or 0)
-
-    yesterday, today = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorning")
-    return [
-        (
-            *(server.cluster, server.name, server.id),
-            *(count("Put", *yesterday), count("Get", *yesterday)),
-            *(count("Put", *today), count("Get", *today)),
-        )
-    ]
+    counts = [messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")]
+    return [(server.cluster, server.name, server.id, *counts)]
 
 
 @app.show("latency", "topic mean_ms sent failed", watch=True, chooses=CLUSTER)

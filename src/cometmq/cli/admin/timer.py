@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cometmq.cli.admin.broker import number, rate
 from cometmq.cli.admin.commands import Call, Commands, Server
 from cometmq.cli.admin.output import Row
+from cometmq.cli.figures import number, rate
 
 app = Commands("Timed messages: how many wait on brokers of 5.0 and later, and how late they are.")
 

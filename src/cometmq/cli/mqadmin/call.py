@@ -6,16 +6,19 @@ Source: CommandUtil and DefaultMQAdminExtImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from cometmq.cli.exit_codes import print_error
-from cometmq.cli.mqadmin.command_line import Command
+from cometmq.cli.mqadmin import command_line
 from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import Header
 
 MASTER_ID = 0
 NO_CLUSTER = (
@@ -32,7 +35,7 @@ class CommandError(CometError):
 class Call:
     """A command with its flags and its client."""
 
-    command: Command
+    command: command_line.Command
     values: dict[str, str]
     line: int
     """The release line whose printouts are made: 4 for RocketMQ 4.9, 5 for 5.3."""
@@ -100,6 +103,22 @@ class Call:
             broker.broker_name: address(broker) for broker in (await self.route(topic)).broker_datas
         }
         return {name: where for name, where in found.items() if where is not None}
+
+    async def first(self, brokers: Iterable[str], code: int, header: Header) -> Command | None:
+        """Return the response of the first broker that does not refuse; None without brokers.
+
+        Raises:
+            ResponseError: all refused; the error of the first.
+        """
+        failure: ResponseError | None = None
+        for broker in brokers:
+            try:
+                return await self.admin.call(broker, code, header)
+            except ResponseError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return None
 
     async def masters(self, cluster: str) -> list[str]:
         """Return the masters of a cluster; if it is unknown, print that and return none."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call
 from cometmq.cli.mqadmin.groups import connections
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import (
@@ -35,18 +35,10 @@ STUCK_MS = 60_000
 async def producer_connection(call: Call) -> None:
     """List the connected clients of a producer group."""
     header = GetProducerConnectionListRequest(producer_group=call.text("g"))
-    failure: ResponseError | None = None
-    found = None
-    for broker in (await call.brokers_of(call.text("t"))).values():
-        try:
-            code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-            found = ProducerConnection.decode((await call.admin.call(broker, code, header)).body)
-            break
-        except ResponseError as error:
-            failure = failure or error
-    if failure is not None and found is None:
-        raise failure
-    for number, each in enumerate(found.connection_set if found else (), 1):
+    brokers = (await call.brokers_of(call.text("t"))).values()
+    response = await call.first(brokers, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+    members = ProducerConnection.decode(response.body).connection_set if response else ()
+    for number, each in enumerate(members, 1):
         version = version_name(each.version)
         row = (number, each.client_id, each.client_addr, each.language, version)
         print("%04d  %-32s %-22s %-8s %s" % row)

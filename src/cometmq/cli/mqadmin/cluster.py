@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
 from cometmq.cli.mqadmin.call import Call, brokers_in
 from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import BrokerData, ClusterInfo
@@ -47,9 +48,9 @@ async def _figures(call: Call, address: str) -> dict[str, str]:
 async def _print_load(call: Call, info: ClusterInfo) -> None:
     print(FORM_4 % HEADS_4 if call.is_4 else FORM_5 % (*HEADS_5, "#ACTIVATED"), flush=True)
     for cluster, broker in _brokers(call, info):
-        for number, address in sorted(broker.broker_addrs.items()):
+        for broker_id, address in sorted(broker.broker_addrs.items()):
             figures = await _figures(call, address)
-            row = (cluster, broker.broker_name, number, address)
+            row = (cluster, broker.broker_name, broker_id, address)
             if call.is_4:
                 print(FORM_4 % (*row, *_load_4(figures)), flush=True)
             else:
@@ -61,22 +62,17 @@ def _queue(figures: dict[str, str], name: str, missing: str = "") -> str:
     return f"{size},{figures.get(f'{name}ThreadPoolQueueHeadWaitTimeMills', missing)}ms"
 
 
-def _rate(figures: dict[str, str], *names: str) -> float:
-    text = next((figures[name] for name in names if name in figures), "")
-    return float(text.split()[0]) if text.split() else 0.0
-
-
 def _hours(figures: dict[str, str]) -> float:
-    earliest = int(figures.get("earliestMessageTimeStamp") or 0)
+    earliest = number(figures, "earliestMessageTimeStamp") or 0
     return (time.time() - earliest / 1000) / 3600 if earliest else 0.0
 
 
 def _load_4(figures: dict[str, str]) -> tuple[str, ...]:
-    out = _rate(figures, "getTransferedTps", "getTransferredTps")
+    out = rate(figures, "getTransferedTps", "getTransferredTps")
     return (
         figures.get("brokerVersionDesc", ""),
-        f"{_rate(figures, 'putTps'):9.2f}({_queue(figures, 'send')})",
-        f"{out:9.2f}({_queue(figures, 'pull')})",
+        f"{rate(figures, 'putTps') or 0.0:9.2f}({_queue(figures, 'send')})",
+        f"{out or 0.0:9.2f}({_queue(figures, 'pull')})",
         figures.get("pageCacheLockTimeMills", ""),
         f"{_hours(figures):2.2f}",
         f"{float(figures.get('commitLogDiskRatio') or 0):.4f}",
@@ -84,18 +80,18 @@ def _load_4(figures: dict[str, str]) -> tuple[str, ...]:
 
 
 def _load_5(figures: dict[str, str]) -> tuple[str, ...]:
-    out = _rate(figures, "getTransferredTps", "getTransferedTps")
-    behind = int(figures.get("timerReadBehind") or 0)
-    waiting = int(figures.get("timerCongestNum") or 0)
+    out = rate(figures, "getTransferredTps", "getTransferedTps")
+    behind = number(figures, "timerReadBehind") or 0
+    waiting = number(figures, "timerCongestNum") or 0
     timer = (
-        f"{behind}-{int(figures.get('timerOffsetBehind') or 0)}({waiting / 10000:.1f}w,"
+        f"{behind}-{number(figures, 'timerOffsetBehind') or 0}({waiting / 10000:.1f}w,"
         f" {float(figures.get('timerEnqueueTps') or 0):.1f},"
         f" {float(figures.get('timerDequeueTps') or 0):.1f})"
     )
     return (
         figures.get("brokerVersionDesc", ""),
-        f"{_rate(figures, 'putTps'):9.2f}({_queue(figures, 'send')})",
-        f"{out:9.2f}({_queue(figures, 'pull')}|{_queue(figures, 'ack', 'N')})",
+        f"{rate(figures, 'putTps') or 0.0:9.2f}({_queue(figures, 'send')})",
+        f"{out or 0.0:9.2f}({_queue(figures, 'pull')}|{_queue(figures, 'ack', 'N')})",
         timer,
         figures.get("pageCacheLockTimeMills", ""),
         f"{_hours(figures):2.2f}",
@@ -111,12 +107,6 @@ async def _print_more(call: Call, info: ClusterInfo) -> None:
         for address in broker.broker_addrs.values():
             figures = await _figures(call, address)
             counts = [
-                int(figures.get(f"msg{way}Total{end}") or 0)
-                - int(figures.get(f"msg{way}Total{begin}") or 0)
-                for end, begin in (
-                    ("TodayMorning", "YesterdayMorning"),
-                    ("TodayNow", "TodayMorning"),
-                )
-                for way in ("Put", "Get")
+                messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")
             ]
             print(form % (cluster, broker.broker_name, *counts), flush=True)

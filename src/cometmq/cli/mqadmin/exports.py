@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cometmq.cli.figures import YESTERDAY, messages, rate
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
 from cometmq.cli.mqadmin.groups import connections
@@ -204,14 +205,14 @@ async def _report(call: Call, broker: str) -> dict[str, Any]:
             name: figures.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")
         },
         "tps": {
-            "normalInTps": _rate(figures, "putTps"),
-            "normalOutTps": _rate(figures, "getTransferredTps", "getTransferedTps"),
+            "normalInTps": rate(figures, "putTps") or 0.0,
+            "normalOutTps": rate(figures, "getTransferredTps", "getTransferedTps") or 0.0,
             "transInTps": transactions[0],
             "scheduleInTps": scheduled[0],
         },
         "oneDayNum": {
-            "normalOneDayInNum": _day(figures, "Put"),
-            "normalOneDayOutNum": _day(figures, "Get"),
+            "normalOneDayInNum": messages(figures, "Put", YESTERDAY),
+            "normalOneDayOutNum": messages(figures, "Get", YESTERDAY),
             "transOneDayInNum": transactions[1],
             "scheduleOneDayInNum": scheduled[1],
         },
@@ -237,13 +238,3 @@ async def _clients(call: Call, groups: Mapping[str, object]) -> tuple[str, ...]:
             continue
         found |= {f"{each.language}%{version_name(each.version)}" for each in members}
     return tuple(sorted(found))
-
-
-def _rate(figures: Mapping[str, str], *names: str) -> float:
-    words = next((figures[name].split() for name in names if name in figures), [])
-    return float(words[0]) if words else 0.0
-
-
-def _day(figures: Mapping[str, str], way: str) -> int:
-    today = int(figures.get(f"msg{way}TotalTodayMorning") or 0)
-    return today - int(figures.get(f"msg{way}TotalYesterdayMorning") or 0)

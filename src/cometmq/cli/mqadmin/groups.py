@@ -190,16 +190,10 @@ async def connections(call: Call, group: str, broker: str = "") -> ConsumerConne
     """
     header = GetConsumerConnectionListRequest(consumer_group=group)
     brokers = [broker] if broker else [*(await call.brokers_of(retry_topic(group))).values()]
-    failure: ResponseError | None = None
-    for address in brokers:
-        try:
-            response = await call.admin.call(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header
-            )
-            return ConsumerConnection.decode(response.body)
-        except ResponseError as error:
-            failure = failure or error
-    raise failure or CommandError(f"no broker of group {group} is known")
+    response = await call.first(brokers, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    if response is None:
+        raise CommandError(f"no broker of group {group} is known")
+    return ConsumerConnection.decode(response.body)
 
 
 async def _print_group(call: Call, group: str) -> None:

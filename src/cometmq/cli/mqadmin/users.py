@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, chosen_brokers
@@ -20,6 +21,7 @@ ACL_HEADS = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#
 
 
 Change = Callable[[str], Awaitable[None]]
+T = TypeVar("T")
 
 
 async def _change(call: Call, change: Change, done: str) -> None:
@@ -27,6 +29,14 @@ async def _change(call: Call, change: Change, done: str) -> None:
     for broker in await chosen_brokers(call):
         await change(broker)
         print(f"{done} to {broker} success.")
+
+
+async def _first(call: Call, find: Callable[[str], Awaitable[list[T]]]) -> list[T]:
+    """Return what the first broker has that has anything."""
+    for broker in await call.chosen_masters():
+        if found := await find(broker):
+            return found
+    return []
 
 
 async def create_user(call: Call) -> None:
@@ -66,11 +76,7 @@ def _print_users(users: Iterable[UserInfo]) -> None:
 
 async def get_user(call: Call) -> None:
     """Show one user."""
-    for broker in await call.chosen_masters():
-        found = await call.admin.user(broker, call.values.get("u"))
-        _print_users(found)
-        if found:
-            return
+    _print_users(await _first(call, lambda broker: call.admin.user(broker, call.values.get("u"))))
 
 
 async def list_user(call: Call) -> None:
@@ -153,20 +159,13 @@ def _print_acls(acls: Iterable[AclInfo]) -> None:
 
 async def get_acl(call: Call) -> None:
     """Show the policies of one subject."""
-    for broker in await call.chosen_masters():
-        found = await call.admin.policy(broker, call.values.get("s"))
-        _print_acls(found)
-        if found:
-            return
+    _print_acls(await _first(call, lambda broker: call.admin.policy(broker, call.values.get("s"))))
 
 
 async def list_acl(call: Call) -> None:
     """List policies."""
-    for broker in await call.chosen_masters():
-        found = await call.admin.policies(broker, call.values.get("s"), call.values.get("r"))
-        _print_acls(found)
-        if found:
-            return
+    given = call.values.get("s"), call.values.get("r")
+    _print_acls(await _first(call, lambda broker: call.admin.policies(broker, *given)))
 
 
 async def copy_acl(call: Call) -> None:

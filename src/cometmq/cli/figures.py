@@ -1,0 +1,26 @@
+"""Numbers in the runtime information of brokers, whose values are texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+YESTERDAY, TODAY = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorning")
+"""The counts at the end and at the beginning of a day."""
+
+
+def number(figures: Mapping[str, str], name: str) -> int | None:
+    """Return a figure of a broker as a whole number; None if it has none."""
+    text = figures.get(name, "")
+    return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+def rate(figures: Mapping[str, str], *names: str) -> float | None:
+    """Return the rate of the last ten seconds, which a figure begins with."""
+    words = next((figures[name].split() for name in names if name in figures), [])
+    return float(words[0]) if words else None
+
+
+def messages(figures: Mapping[str, str], way: str, day: tuple[str, str]) -> int:
+    """Return how many messages a broker has stored (``Put``) or sent to consumers (``Get``)."""
+    end, begin = (number(figures, f"msg{way}Total{time}") or 0 for time in day)
+    return end - begin

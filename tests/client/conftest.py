@@ -115,6 +115,13 @@ async def instance(name_servers: str) -> AsyncIterator[ClientInstance]:
 
 
 @pytest.fixture
+async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
+    """A client to administer with."""
+    async with AdminClient(instance=instance) as running:
+        yield running
+
+
+@pytest.fixture
 async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
     """A producer that runs."""
     async with Producer(instance=instance, group="producers") as running:

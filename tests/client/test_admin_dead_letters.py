@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from cometmq.cli.commands import app
 from cometmq.client import (
     AdminClient,
     ClientError,
-    ClientInstance,
     ConfigError,
     ConsumeLater,
     Message,
@@ -32,13 +31,6 @@ from support.consuming import from_the_first
 from support.dead_letters import dead_letters
 from support.given_up import give_up
 from support.seen import Seen, until_answered
-
-
-@pytest.fixture
-async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
-    """A client to administer with."""
-    async with AdminClient(instance=instance) as running:
-        yield running
 
 
 async def stored(

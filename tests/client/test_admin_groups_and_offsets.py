@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -27,13 +26,6 @@ from cometmq.model.group import (
 from support.reading import until_queued
 
 FOUND_S = 120.0
-
-
-@pytest.fixture
-async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
-    """A client to administer with."""
-    async with AdminClient(instance=instance) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -26,13 +25,6 @@ from support.seen import until_answered
 
 FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)
-
-
-@pytest.fixture
-async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
-    """A client to administer with."""
-    async with AdminClient(instance=instance) as running:
-        yield running
 
 
 @pytest.fixture

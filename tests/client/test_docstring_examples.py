@@ -27,18 +27,17 @@ from cometmq.client import (
     AdminClient,
     ClientInstance,
     CometError,
-    LocalState,
     Message,
     MessageQueue,
     Producer,
     PullConsumer,
-    StoredMessage,
     TransactionProducer,
 )
 from cometmq.client.admin import DeadLetterPage
 from support.client_names import public_names
 from support.clusters import TARGETS
 from support.given_up import give_up
+from support.transacting import Commits
 from support.versions import VERSIONS_5
 
 NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
@@ -74,16 +73,6 @@ def with_clusters(kind: type) -> ParameterSet:
     return pytest.param(kind, id=kind.__name__, marks=pytest.mark.only_on(*served))
 
 
-class Orders:
-    """A listener whose local transactions all commit."""
-
-    async def execute(self, message: Message, argument: object) -> LocalState:
-        return LocalState.COMMIT
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        return LocalState.COMMIT
-
-
 @pytest.fixture
 async def shared(
     name_servers: str, instance: ClientInstance, tmp_path: Path
@@ -99,7 +88,7 @@ async def shared(
         receipt = await producer.send(Message(ORDERS, b"42", tags="paid"), queue=queues[0])
         message = await admin.message_at(receipt.offset_message_id)
         known["transactions"] = await opened.enter_async_context(
-            TransactionProducer(name_servers, group="books", listener=Orders())
+            TransactionProducer(name_servers, group="books", listener=Commits())
         )
         page = await page_of_dead_letters(admin)
         yield known | {
@@ -111,7 +100,7 @@ async def shared(
             "admin": admin,
             "producer": producer,
             "consumer": consumer,
-            "listener": Orders(),
+            "listener": Commits(),
             "queue": receipt.queue,
             "message": message,
             "page": page,

@@ -36,6 +36,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
 from support.reading import until_queued
+from support.seen import until
 
 WAIT_S = 120.0
 
@@ -181,13 +182,6 @@ async def test_a_queue_is_pulled_in_order_and_goes_on_with_what_comes_later(
     assert last.broker_name == puller.queue.broker_name
     assert int(last.properties[names.MAX_OFFSET]) >= 43
     assert last.properties[names.MIN_OFFSET] == "0"
-
-
-async def until(reached: Callable[[], object]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(WAIT_S):
-        while not reached():
-            await asyncio.sleep(0.005)
 
 
 async def test_the_first_offset_is_asked_for_until_it_can_be_told(

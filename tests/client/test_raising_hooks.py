@@ -13,14 +13,12 @@ import pytest
 from cometmq.client import (
     ClientInstance,
     Filter,
-    LocalState,
     Message,
     MessageQueue,
     PopConsumer,
     PullConsumer,
     PushConsumer,
     StartFrom,
-    StoredMessage,
     TransactionProducer,
 )
 from cometmq.client._connection.instance import core_of
@@ -40,7 +38,7 @@ from support.pop_broker import QUEUE, PopBroker, Shop
 from support.queue_broker import QueueBroker
 from support.scripted import ScriptedBroker, ScriptedCluster, route
 from support.sent import SentBroker
-from support.transacting import TransactionBroker
+from support.transacting import Commits, TransactionBroker
 
 ENDS_S = 60
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
@@ -459,16 +457,6 @@ async def test_subscriptions_are_compared_again(
     assert warnings(caplog, "subscriptions not compared") == 1
 
 
-class Committing:
-    """A transaction listener that always commits."""
-
-    async def execute(self, message: Message, argument: object) -> LocalState:
-        return LocalState.COMMIT
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        return LocalState.COMMIT
-
-
 @pytest.mark.parametrize("error", ERRORS)
 async def test_transaction_checks_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker = TransactionBroker()
@@ -477,7 +465,7 @@ async def test_transaction_checks_go_on(error: Raise, caplog: pytest.LogCaptureF
         ScriptedCluster([broker]) as cluster,
         ClientInstance(cluster.address, hooks=[hook]) as instance,
         TransactionProducer(
-            instance=instance, group="g", listener=Committing(), check_concurrency=1
+            instance=instance, group="g", listener=Commits(), check_concurrency=1
         ) as producer,
     ):
         await producer.send_in_transaction(Message("t", b"x"))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -47,6 +47,7 @@ from cometmq.remoting import RemotingClient, check
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import FILTERSRV_KEYS
 from cometmq.testing import Cluster
+from support.seen import until
 
 pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
 
@@ -111,12 +112,6 @@ def topic_config() -> Any:
     from cometmq.model.topic import TopicConfig
 
     return TopicConfig(topic_name=TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def servers_in_route(cluster: Cluster, raw: RemotingClient) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +10,7 @@ from cometmq.remoting import RemotingServer, RemotingSettings
 from cometmq.remoting import server as module
 from cometmq.remoting.config import TlsSettings
 from cometmq.system.failure_log import LINES_MAX
+from support.seen import until
 
 GIANT_FRAME = b"\x7f\xff\xff\xff" * 2
 
@@ -30,12 +30,6 @@ async def test_however_many_connections_send_garbage_the_log_stays_short(
     lines = [record.getMessage() for record in caplog.records]
     assert len([line for line in lines if "malformed input" in line]) == LINES_MAX
     assert lines[-1] == f"{2 * LINES_MAX} more connections refused or closed server=broker"
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60.0):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def test_connections_that_send_nothing_have_no_tasks_and_end_with_the_idle_time() -> None:

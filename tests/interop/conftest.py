@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from programs import Client, Kind
-from servers import Cluster, connect, new_group, new_topic
+from servers import Cluster, RealNameServer, connect, new_group, new_topic
 from wire import Connection
 
 from support.clusters import chosen_targets
@@ -73,3 +73,14 @@ def make_group(cluster: Cluster, broker: Connection) -> Callable[[], str]:
         return new_group(cluster, broker)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real name server for all the real brokers here."""
+    server = RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv"))
+    try:
+        server.start()
+        yield server.address
+    finally:
+        server.kill()

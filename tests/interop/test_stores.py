@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from servers import (
     SMALL_FILES,
     CometStandalone,
     RealBroker,
-    RealNameServer,
     Settings,
     connect,
     copy_store,
@@ -73,17 +71,6 @@ def check_offsets(broker: str, ledger: Ledger) -> None:
         answer = kit.ok(kit.query_offset(connection, GROUP, topic, queue=queue))
         assert answer.number("offset") == len(digests) // 2, (topic, queue)
     connection.close()
-
-
-@pytest.fixture(scope="module")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One real name server for all the real brokers here."""
-    server = RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv"))
-    try:
-        server.start()
-        yield server.address
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="module")

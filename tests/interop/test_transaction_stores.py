@@ -22,7 +22,6 @@ from servers import (
     SMALL_FILES,
     CometStandalone,
     RealBroker,
-    RealNameServer,
     Server,
     Settings,
     connect,
@@ -185,17 +184,6 @@ class Producers:
 
 def of(fate: Fate) -> dict[str, object]:
     return {"commitOrRollback": int(fate.decision)}
-
-
-@pytest.fixture(scope="module")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One real name server for all the real brokers here."""
-    server = RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv"))
-    try:
-        server.start()
-        yield server.address
-    finally:
-        server.kill()
 
 
 def ours(folder: Path, store: Path) -> CometStandalone:

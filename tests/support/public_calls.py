@@ -20,7 +20,6 @@ from servers import Cluster, Settings
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    LocalState,
     Message,
     MessageQueue,
     PopConsumer,
@@ -46,6 +45,7 @@ from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET
 from support.fault_proxy import Proxied, proxied
 from support.leaks import left_behind, open_sockets, other_tasks
+from support.transacting import Commits
 from support.versions import ALL_VERSIONS, VERSIONS_5
 
 T = TypeVar("T")
@@ -172,16 +172,6 @@ def the(consumer: T | None) -> T:
     """The consumer, on a cluster that serves it."""
     assert consumer is not None, "the cluster does not serve pop"
     return consumer
-
-
-class Commits:
-    """The local part of a transaction that always succeeds."""
-
-    async def execute(self, message: Message, argument: object) -> LocalState:
-        return LocalState.COMMIT
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        return LocalState.COMMIT
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
-"""A scripted broker for transactions: it keeps half messages and asks about them."""
+"""A scripted broker for transactions: it keeps half messages and asks about them; a listener."""
 
 from __future__ import annotations
 
+from cometmq.client import LocalState, Message
 from cometmq.model import property_names as names
+from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
@@ -14,6 +16,16 @@ from support.sent import SentBroker
 
 LOG_OFFSET = 0x1000
 QUEUE_OFFSET = 7
+
+
+class Commits:
+    """A transaction listener whose local transactions all commit."""
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.COMMIT
 
 
 class TransactionBroker(SentBroker):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq import client as asynchronous
-from cometmq.client import LocalState, Message, StoredMessage, blocking
+from cometmq.client import StoredMessage, blocking
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client.settings import (
     PopSettings,
@@ -20,6 +20,7 @@ from cometmq.client.settings import (
 )
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.errors import ConfigError
+from support.transacting import Commits
 
 FILE = """
 [client]
@@ -38,14 +39,6 @@ retry_ms = 1001
 [trace]
 waiting_max = 1
 """
-
-
-class Commits:
-    async def execute(self, message: Message, argument: object) -> LocalState:
-        return LocalState.COMMIT
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        return LocalState.COMMIT
 
 
 def handle(message: StoredMessage) -> None:

@@ -35,6 +35,7 @@ from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
 from support.cases import case
+from support.transacting import Commits
 from unit.client.test_idempotent import message as stored
 
 NAME_SERVER = "127.0.0.1:1"
@@ -312,16 +313,6 @@ QUEUE = MessageQueue("t", "b", 0)
 REQUEST = stored(CLUSTER="c", CORRELATION_ID="1", REPLY_TO_CLIENT="me")
 
 
-class Listener:
-    """A transaction listener."""
-
-    async def execute(self, message: Message, argument: object) -> LocalState:
-        return LocalState.COMMIT
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        return LocalState.COMMIT
-
-
 class AsyncSendHook(SendHook):
     async def before_send(self, context: SendContext) -> None:  # type: ignore[override]
         """A call of it makes a coroutine."""
@@ -336,7 +327,7 @@ class AsyncConsumeHook(ConsumeHook):
     ("make", "hook", "method"),
     [
         (Producer, AsyncSendHook(), "AsyncSendHook.before_send"),
-        (partial(TransactionProducer, listener=Listener()), AsyncSendHook(), "before_send"),
+        (partial(TransactionProducer, listener=Commits()), AsyncSendHook(), "before_send"),
         (PullConsumer, AsyncConsumeHook(), "AsyncConsumeHook.after"),
         (partial(PushConsumer, handler=handle), AsyncConsumeHook(), "AsyncConsumeHook.after"),
     ],
@@ -355,7 +346,7 @@ def test_a_listener_that_cannot_be_called_is_refused(wrong: str, expected: str) 
     async def method() -> LocalState:
         return LocalState.COMMIT
 
-    listener = Listener()
+    listener = Commits()
     setattr(listener, wrong, method)
     with pytest.raises(
         ConfigError, match=rf"listener.{wrong} has the parameters \(\): expected \({expected}\)"
@@ -377,7 +368,7 @@ def test_a_function_for_idempotent_that_cannot_be_called_is_refused(tmp_path: Pa
 
 MAKERS: dict[type, Callable[..., Any]] = {
     Producer: Producer,
-    TransactionProducer: partial(TransactionProducer, listener=Listener()),
+    TransactionProducer: partial(TransactionProducer, listener=Commits()),
     PullConsumer: PullConsumer,
     SimpleConsumer: SimpleConsumer,
     PushConsumer: partial(PushConsumer, handler=handle),

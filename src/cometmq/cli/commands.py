@@ -11,7 +11,7 @@ import typer
 
 from cometmq.cli import options, server_options
 from cometmq.cli.admin.app import app as admin_app
-from cometmq.cli.server_options import ServerCommand, ServerOptions, run
+from cometmq.cli.server_options import ServerCommand, ServerOptions
 
 app = typer.Typer(
     name="cometmq",
@@ -52,7 +52,9 @@ def version() -> None:
 
 def _add_server(name: str, server: ServerCommand) -> None:
     def command(**values: Any) -> None:
-        raise typer.Exit(run(name, ServerOptions(**values)))
+        from cometmq.cli import servers
+
+        raise typer.Exit(servers.COMMANDS[name](ServerOptions(**values)))
 
     usual = ServerOptions()
     kinds = typing.get_type_hints(ServerOptions)

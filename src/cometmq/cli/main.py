@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import NoReturn
 
@@ -17,7 +18,10 @@ def main() -> NoReturn:
 def _run(arguments: list[str]) -> int:
     options = server_options.parse(arguments)
     if options is not None:
-        return server_options.run(arguments[0], options)
+        gc.disable()  # modules leave next to no garbage; `event_loop.run` enables it
+        from cometmq.cli import servers
+
+        return servers.COMMANDS[arguments[0]](options)
     if arguments[:1] == ["mqadmin"]:  # it reads flags as RocketMQ's tool does
         from cometmq.cli.mqadmin.app import main as mqadmin
 

@@ -9,7 +9,6 @@ Short names are those of RocketMQ's start scripts, if these have them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,11 +197,3 @@ def parse(arguments: list[str]) -> ServerOptions | None:
         except ValueError:
             return None
     return ServerOptions(**values)
-
-
-def run(command: str, options: ServerOptions) -> int:
-    """Run a server and give its exit code."""
-    gc.disable()  # modules leave next to no garbage; `event_loop.run` enables it
-    from cometmq.cli import servers
-
-    return servers.COMMANDS[command](options)

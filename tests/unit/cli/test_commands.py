@@ -118,7 +118,7 @@ def test_the_garbage_collector_is_on_in_the_event_loop_of_a_command() -> None:
     async def is_on() -> bool:
         return gc.isenabled()
 
-    gc.disable()  # as `server_options.run` does
+    gc.disable()  # as the start of a server does
     try:
         assert event_loop.run(is_on())
     finally:

@@ -53,6 +53,7 @@ cdef extern from *:
     const void* memmem "cometmq_memmem"(const void*, size_t, const void*, size_t) noexcept
 
 cdef unsigned long long _HIGH_BITS, _PAIRS, _SINGLES, _HALVES, _ONES, _SIXES, _ZERO_DIGITS
+cdef unsigned long long _BLANKS, _QUOTES, _BACKSLASHES
 
 
 @cython.locals(memory=cython.p_uchar)
@@ -65,6 +66,10 @@ cpdef void put_u32(object space, Py_ssize_t position, unsigned int value)
 
 @cython.locals(memory=cython.p_char, source=cython.p_char)
 cpdef Py_ssize_t put_bytes(object space, Py_ssize_t position, bytes data) except -1
+
+@cython.locals(place=cython.p_uchar)
+cdef Py_ssize_t put_memory(
+    object space, Py_ssize_t position, const unsigned char* memory, Py_ssize_t size) except -1
 
 @cython.locals(memory=cython.p_uchar, half=cython.int, digits=cython.ulonglong)
 cpdef Py_ssize_t put_hex(object space, Py_ssize_t position, unsigned long long value) except -1
@@ -107,6 +112,11 @@ cdef bint are_same(
 
 @cython.locals(seen=cython.ulonglong, word=cython.ulonglong, end=cython.Py_ssize_t)
 cdef bint is_ascii(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) noexcept
+
+@cython.locals(
+    seen=cython.ulonglong, word=cython.ulonglong, below=cython.ulonglong, quotes=cython.ulonglong,
+    slashes=cython.ulonglong, end=cython.Py_ssize_t)
+cdef bint is_plain_text(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) noexcept
 
 @cython.locals(memory=cython.p_char)
 cpdef bytes copy_of(object data, Py_ssize_t start, Py_ssize_t end)

@@ -7,6 +7,7 @@ Compiled, a buffer is an address and nothing checks the bounds: the caller has. 
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from typing import Any
 
@@ -23,6 +24,8 @@ _HIGH_BITS = 0x8080808080808080
 _PAIRS, _SINGLES, _HALVES = 0x0000FFFF0000FFFF, 0x00FF00FF00FF00FF, 0x0F0F0F0F0F0F0F0F
 _ONES = 0x0101010101010101
 _SIXES, _ZERO_DIGITS = 6 * _ONES, ord("0") * _ONES
+_BLANKS, _QUOTES, _BACKSLASHES = ord(" ") * _ONES, ord('"') * _ONES, ord("\\") * _ONES
+_ESCAPED = re.compile(rb'[\x00-\x1f"\\]')
 _unpack_two = Struct(">II").unpack_from
 _unpack_i32 = Struct(">i").unpack_from
 _unpack_i64 = Struct(">q").unpack_from
@@ -154,6 +157,28 @@ def is_ascii(memory: Any, at: int, size: int) -> bool:
     return bytes(memory[at : at + size]).isascii()
 
 
+def is_plain_text(memory: Any, at: int, size: int) -> bool:
+    """Return whether JSON contains so many bytes as they are: ASCII, and nothing to escape."""
+    if cython.compiled:
+        seen = cython.cast(cython.ulonglong, 0)
+        word = cython.cast(cython.ulonglong, 0)
+        end = at + size
+        while at < end:
+            word = _BLANKS
+            if at + 8 <= end:
+                memcpy(cython.address(word), memory + at, 8)
+            else:
+                memcpy(cython.address(word), memory + at, end - at)
+            quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+            # Subtracting borrows into the highest bit of a byte that is smaller.
+            below = word - _BLANKS & ~word | quotes - _ONES & ~quotes | slashes - _ONES & ~slashes
+            seen |= word | below
+            at += 8
+        return seen & _HIGH_BITS == 0  # type: ignore[no-any-return]
+    text = bytes(memory[at : at + size])
+    return text.isascii() and _ESCAPED.search(text) is None
+
+
 def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:
     """Return a copy of the bytes from ``start`` up to ``end``."""
     if cython.compiled:
@@ -190,6 +215,16 @@ def put_bytes(space: bytearray, position: int, data: bytes) -> int:
     else:
         space[position : position + len(data)] = data
     return position + len(data)
+
+
+def put_memory(space: bytearray, position: int, memory: Any, size: int) -> int:
+    """Write so many bytes for which there is room; return the position behind them."""
+    if cython.compiled:
+        place: cython.p_uchar = space
+        memcpy(place + position, memory, size)
+    else:
+        space[position : position + size] = memory[:size]
+    return position + size
 
 
 def put_hex(space: bytearray, position: int, value: int) -> int:

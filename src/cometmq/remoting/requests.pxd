@@ -1,11 +1,12 @@
 cimport cython
 
+from cometmq.protocol cimport octets
 from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_hex, put_u32
 from cometmq.protocol.command cimport Command
 from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.wire cimport Wire
 
-cdef int _HEX, _TEXT, _OPAQUE_AT
+cdef int _HEX, _TEXT, _HEADER_AT, _OPAQUE_AT
 
 
 cdef class Request:
@@ -48,12 +49,13 @@ cdef class SuccessFormat:
     cdef bytes _percent_format
 
     @cython.locals(at=cython.Py_ssize_t, space=bytearray)
-    cpdef bytes head(self, object values, Py_ssize_t body_bytes=*, bytes text=*)
+    cpdef bytes head(self, object values, Py_ssize_t body_bytes=*, bytes text=*, bytes second=*)
 
     @cython.locals(
         kinds=list, kind=cython.int, numbers=cython.p_longlong, number=cython.int,
         end=cython.Py_ssize_t, length_at=cython.Py_ssize_t, fields_at=cython.Py_ssize_t,
         at=cython.Py_ssize_t)
-    cpdef Py_ssize_t put(
-        self, bytearray space, Py_ssize_t start, bytes text, Py_ssize_t body_bytes,
-        bytes second=*) except -1
+    cdef Py_ssize_t put(
+        self, bytearray space, Py_ssize_t start, Py_ssize_t body_bytes,
+        const unsigned char* text, Py_ssize_t text_bytes,
+        const unsigned char* second, Py_ssize_t second_bytes) except -1

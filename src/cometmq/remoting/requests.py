@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cometmq.protocol import octets
 from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_head
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, PREFIX_BYTES, TWO_U32
 from cometmq.protocol.headers.base import Header, encode_fields
@@ -31,6 +32,7 @@ _CONVERSION = re.compile("\0[dxs]")
 _HEX, _TEXT = 1, 2
 _DIGITS_MAX = 20
 _NUMBERS_MAX = 8
+_HEADER_AT = PREFIX_BYTES
 _OPAQUE_AT = PREFIX_BYTES + 5
 """In a frame with a binary header."""
 
@@ -267,37 +269,59 @@ class SuccessFormat:
         self._fields_at = len(sample) - 4
         return [*pieces, rest]
 
-    def head(self, values: Sequence[int], body_bytes: int = 0, *, text: bytes = b"") -> bytes:
+    def head(
+        self, values: Sequence[int], body_bytes: int = 0, *, text: bytes = b"", second: bytes = b""
+    ) -> bytes:
         """Return the frame up to its body; the last of the numbers is the opaque."""
         for at in range(len(values)):
             self.numbers[at] = values[at]
-        space = bytearray(self.size_max + len(text)) if text else self._space
-        return copy_of(space, 0, self.put(space, 0, text, body_bytes))
+        space = bytearray(self.size_max + len(text) + len(second)) if text else self._space
+        return copy_of(
+            space,
+            0,
+            self.put(
+                space,
+                0,
+                body_bytes,
+                octets.start_of(text),
+                len(text),
+                octets.start_of(second),
+                len(second),
+            ),
+        )
 
     def put(
-        self, space: bytearray, start: int, text: bytes, body_bytes: int, second: bytes = b""
+        self,
+        space: bytearray,
+        start: int,
+        body_bytes: int,
+        text: Any,
+        text_bytes: int,
+        second: Any,
+        second_bytes: int,
     ) -> int:
         """Write the frame for `numbers` and the texts; return the position behind it.
 
         Args:
             space: has room for `size_max` bytes and the texts from ``start`` on.
             start: where the frame begins.
-            text: the value of `TEXT`, in a JSON header escaped.
             body_bytes: how long the body is that follows.
-            second: the value of the second `TEXT`.
+            text: begins with the value of `TEXT`, in a JSON header escaped: ``text_bytes``.
+            second: begins with the value of the second `TEXT`: ``second_bytes``.
         """
         if not cython.compiled and not self._is_binary:
-            return self._put_at_once(space, start, [text, second], body_bytes)
+            texts = [octets.bytes_in(text, 0, text_bytes), octets.bytes_in(second, 0, second_bytes)]
+            return self._put_at_once(space, start, texts, body_bytes)
         kinds, numbers, number = self._kinds, self.numbers, 0
-        end = put_bytes(space, start + PREFIX_BYTES, self._pieces[0])
+        end = put_bytes(space, start + _HEADER_AT, self._pieces[0])
         for at in range(len(kinds)):
             length_at = end
             if self._is_binary:
                 end = put_bytes(space, end + 4, self._leads[at])
             kind = kinds[at]
             if kind == _TEXT:
-                end = put_bytes(space, end, text)
-                text = second
+                end = octets.put_memory(space, end, text, text_bytes)
+                text, text_bytes = second, second_bytes
             else:
                 if kind == _HEX:
                     end = put_hex(space, end, numbers[number])
@@ -312,7 +336,7 @@ class SuccessFormat:
             fields_at = start + self._fields_at
             put_u32(space, fields_at, end - fields_at - 4)
         put_u32(space, start, end - start - 4 + body_bytes)
-        put_u32(space, start + 4, self._word | (end - start - PREFIX_BYTES))
+        put_u32(space, start + 4, self._word | (end - start - _HEADER_AT))
         return end
 
     def _put_at_once(

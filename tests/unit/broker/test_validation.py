@@ -184,10 +184,11 @@ async def test_a_common_send_passes_all_checks_with_the_same_target_queue(
         "sys_flag",
         "body_at",
         "body_end",
-        "unique_id",
     )
     for field in fields:
         assert getattr(quick, field) == getattr(checked, field), field
+    ids = [send.id_source[send.id_at : send.id_end] for send in (quick, checked)]
+    assert ids[0] == ids[1]
     assert quick.properties() == checked.properties()
 
 

@@ -61,10 +61,8 @@ def test_a_format_may_have_two_texts(serialization: int) -> None:
     success = SuccessFormat(
         {"ids": TEXT, "offset": DECIMAL, "id": TEXT}, serialization=serialization
     )
-    success.head((7, 8))  # the numbers, which `put` takes from there
-    space = bytearray(success.size_max + 100)
-    end = success.put(space, 3, b"first", 0, b"second")
-    assert decoded(bytes(space[3:end])).fields == {"ids": "first", "offset": "7", "id": "second"}
+    frame = success.head((7, 8), text=b"first", second=b"second")
+    assert decoded(frame).fields == {"ids": "first", "offset": "7", "id": "second"}
 
 
 @pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])

@@ -186,11 +186,13 @@ class SendHandler:
         self._topic = send.topic
         source = octets.start_of(send.source)
         ids = b""
-        unique_id = send.unique_id
-        if not is_binary and not unique_id.isalnum():
-            unique_id = _escaped(unique_id)
+        unique_id, id_at = octets.start_of(send.id_source), send.id_at
+        id_bytes = send.id_end - id_at
+        if not is_binary and not octets.is_plain_text(unique_id, id_at, id_bytes):
+            escaped = _escaped(octets.bytes_in(unique_id, id_at, id_bytes))
+            unique_id, id_at, id_bytes = octets.start_of(escaped), 0, len(escaped)
         if send.is_batch:
-            if unique_id:
+            if id_bytes:
                 success = self._named_binary if is_binary else self._named_json
             else:
                 success = self._many_binary if is_binary else self._many_json
@@ -240,12 +242,14 @@ class SendHandler:
             success.numbers[1] = send.requested_queue_id
             success.numbers[2] = stored.queue_offset
             success.numbers[3] = opaque
-        room = at + success.size_max + len(ids) + len(unique_id)
+        room = at + success.size_max + len(ids) + id_bytes
         if room > len(self._responses):
             self._responses.extend(bytes(room))
+        named = octets.window(unique_id, id_at, id_bytes)
+        text = octets.start_of(ids)
         if send.is_batch:
-            return success.put(self._responses, at, ids, 0, unique_id)
-        return success.put(self._responses, at, unique_id, 0)
+            return success.put(self._responses, at, 0, text, len(ids), named, id_bytes)
+        return success.put(self._responses, at, 0, named, id_bytes, text, 0)
 
     def responses_to(self, end: int) -> bytes:
         """Return the responses that `store` has encoded, and empty their buffer."""

@@ -22,8 +22,11 @@ cdef class Send:
     cdef public Py_ssize_t text_end
     cdef public str topic
     cdef public long long queue_id
-    cdef public bytes unique_id
+    cdef public object id_source
+    cdef public Py_ssize_t id_at
+    cdef public Py_ssize_t id_end
     cdef public bytes more
 
     cpdef take_header(self, object header, object body)
+    cpdef name(self, bytes unique_id)
     cpdef bytes properties(self)

@@ -48,8 +48,10 @@ class Send:
         self.topic = ""
         """The target topic; mostly the requested one."""
         self.queue_id = 0
-        self.unique_id = b""
-        """Its unique id, which the response contains; a batch may have none."""
+        self.id_source: bytes | bytearray = b""
+        """Contains its unique id, which the response contains too; a batch may have none."""
+        self.id_at = 0
+        self.id_end = 0
         self.more = b""
         """Properties that the broker adds; with a batch, to each message."""
 
@@ -67,6 +69,10 @@ class Send:
         self.body_at, self.body_end = 0, len(body)
         self.text = (header.properties or "").encode()
         self.text_at, self.text_end = 0, len(self.text)
+
+    def name(self, unique_id: bytes) -> None:
+        """Take a unique id; empty for none."""
+        self.id_source, self.id_at, self.id_end = unique_id, 0, len(unique_id)
 
     def properties(self) -> bytes:
         """Return the property string to store; for a batch, the part added to each message."""

@@ -213,7 +213,7 @@ class SendValidation:
             return False
         more = self._suffix
         if send.is_batch:
-            send.unique_id = b""
+            send.name(b"")
             if send.text_at < send.text_end:
                 if not _is_only_wait(octets.start_of(send.text), send.text_at, send.text_end):
                     return False
@@ -224,8 +224,9 @@ class SendValidation:
             if found == _NEEDS_REWRITE:
                 return False
             if found == _NEEDS_ID:
-                send.unique_id = self._new_unique_key().encode()
-                more = _UNIQUE_KEY + send.unique_id + _END + more
+                unique_id = self._new_unique_key().encode()
+                send.name(unique_id)
+                more = _UNIQUE_KEY + unique_id + _END + more
             if (
                 property_text.joined_bytes(text, send.text_at, send.text_end, more)
                 > _PROPERTIES_MAX
@@ -289,7 +290,7 @@ class SendValidation:
         if unique_id is None:
             unique_id = self._new_unique_key().encode()
             send.more = _UNIQUE_KEY + unique_id + _END + self._suffix
-        send.unique_id = unique_id
+        send.name(unique_id)
 
     def _route_batch(self, send: Send, header: SendHeader) -> None:
         """Set the properties that each message of a batch gets."""
@@ -303,7 +304,7 @@ class SendValidation:
         self._refuse_timer(properties)
         if self._levels.level_of(properties.get(property_names.DELAY)):
             raise _illegal("a batch cannot be delayed")
-        send.unique_id = properties.get(property_names.UNIQ_KEY, "").encode()
+        send.name(properties.get(property_names.UNIQ_KEY, "").encode())
         self._rewrite(send, properties | self._broker_properties)
 
     def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
@@ -405,7 +406,7 @@ class SendValidation:
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
-        send.unique_id = properties[property_names.UNIQ_KEY].encode()
+        send.name(properties[property_names.UNIQ_KEY].encode())
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._broker_properties)
@@ -491,7 +492,7 @@ def _scan_properties(send: Send, text: Any, at: int, end: int) -> int:
         size = stop - at
         if first == 85 and size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
             found = _COMPLETE
-            send.unique_id = octets.bytes_in(text, at + 9, size - 9)
+            send.id_source, send.id_at, send.id_end = send.text, at + 9, stop
         elif first == 84 and size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
             pass
         elif _MAY_NEED_IT[first] and (size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0):
@@ -507,7 +508,7 @@ def _search_properties(send: Send, text: bytes) -> int:
     unique_id = property_text.value_of(text, property_text.UNIQ_KEY_MARKER)
     if unique_id is None:
         return _NEEDS_ID
-    send.unique_id = unique_id
+    send.name(unique_id)
     return _COMPLETE
 
 

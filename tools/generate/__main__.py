@@ -10,7 +10,7 @@ import importlib
 import sys
 from importlib.util import find_spec
 
-from tools.generate.root import ROOT
+from tools.generate.root import ROOT, is_current
 
 MODULES = ("blocking_client", "configuration", "dashboards", "pages", "spark_pages")
 NEEDS = {"spark_pages": "pyspark", "blocking_client": "ruff"}
@@ -32,7 +32,7 @@ def main() -> int:
             continue
         module = importlib.import_module(f"tools.generate.{name}")
         for path, text in module.files():
-            if path.exists() and path.read_text(encoding="utf-8") == text:
+            if is_current(path, text):
                 continue
             stale += 1
             if arguments.check:

@@ -20,7 +20,7 @@ from tools.generate.root import ROOT
 
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
 MACHINE_DEFAULT = "(see meaning)"
-MADE = "<!-- Made by tools/generate from docstrings and docs/reference/parts: change those. -->\n\n"
+MADE = "<!-- Made by tools/generate from docstrings and docs/reference/parts: edit these. -->\n\n"
 """The first line of every generated page."""
 
 

@@ -107,7 +107,7 @@ def _columns(name: str) -> Iterator[tuple[str, list[str]]]:
         yield "Column with `includeProperties=true`", list(rows)
         yield "Columns that are written", list(_written_rows())
     elif name == "rocketmq-log":
-        yield "Columns besides those of `rocketmq`", list(_column_rows(schema.HOSTS))
+        yield "Further columns, besides the columns of `rocketmq`", list(_column_rows(schema.HOSTS))
         yield "Column with `validate=true`", list(_column_rows([schema.RECORD_VALID]))
     else:
         yield "Columns", list(_column_rows(_found(OWN_COLUMNS[name])))

@@ -62,8 +62,8 @@ class BrokerSettings:
     """
 
     ha_unsigned_slaves: tuple[str, ...] = setting((), key="haUnsignedSlaves")
-    """Addresses or networks of slaves whose connections for the log need no ticket, such as those
-    of RocketMQ: ``10.0.0.7;10.0.1.0/24``. With access control, or TLS for the log, other
+    """Addresses or networks of slaves whose connections for the log need no ticket, for example
+    RocketMQ's: ``10.0.0.7;10.0.1.0/24``. With access control, or TLS for the log, other
     connections without a ticket are refused.
     """
 
@@ -203,8 +203,8 @@ class BrokerSettings:
     inner_client_credentials: str = setting(
         "", key="innerClientAuthenticationCredentials", secret=True
     )
-    """The account that signs the requests of this broker to other servers, such as those of a slave
-    to a master with access control: ``{"accessKey":"…","secretKey":"…"}``.
+    """The account that signs the requests of this broker to other servers, for example
+    the requests of a slave to a master with access control: ``{"accessKey":"…","secretKey":"…"}``.
     """
 
     namesrv_acl_enable: bool = setting(False, key="namesrvAclEnable")
@@ -230,7 +230,7 @@ class BrokerSettings:
 
     compressed_register: bool = setting(False, key="compressedRegister", remote=True)
     """Whether registrations are deflated. Routes then lack the unit flags of topics. RocketMQ's
-    name servers read them, though not those of RocketMQ's own brokers of 5.x."""
+    name servers read them, but not deflated registrations of RocketMQ's own brokers of 5.x."""
 
     enable_split_registration: bool = setting(False, key="enableSplitRegistration", remote=True)
     """Whether a registration has at most ``splitRegistrationSize`` topics and is sent in several
@@ -293,12 +293,12 @@ class BrokerSettings:
     auto_create_topic_max: int = setting(
         100_000, key="autoCreateTopicMax", low=0, high=10_000_000, remote=True
     )
-    """A send creates no topic if the broker has so many, those of retries included."""
+    """A send creates no further topic if the broker has this many, retry topics included."""
 
     auto_create_group_max: int = setting(
         50_000, key="autoCreateSubscriptionGroupMax", low=0, high=10_000_000, remote=True
     )
-    """A heartbeat, a pull or a retry creates no group if the broker has so many."""
+    """A heartbeat, a pull or a retry creates no further group if the broker has this many."""
 
     auto_create_account_max: int = setting(
         20_000, key="autoCreateAccountMax", low=0, high=10_000_000, remote=True
@@ -357,7 +357,7 @@ class BrokerSettings:
     transaction_check_max: int = setting(
         15, key="transactionCheckMax", low=1, high=1_000_000, remote=True
     )
-    """After so many checks an undecided half message is discarded: it is moved to
+    """After this many checks an undecided half message is discarded: it is moved to
     ``TRANS_CHECK_MAX_TIME_TOPIC``.
     """
 

@@ -38,7 +38,7 @@ class RemotingSettings:
     )
     """Maximum bytes that unfinished frames and unread responses of all connections take together.
     Above it, connections that have been silent for a second are closed, the longest silent one
-    first; those that leave responses unread after a tenth of a second.
+    first. Connections with unread responses are closed after a tenth of a second.
     """
 
     connections_max: int = setting(20_000, key="connectionsMax", low=1)

@@ -330,7 +330,7 @@ async def copy_policies(
         list[str] | None, typer.Argument(help="Subjects; all if none is given.")
     ] = None,
 ) -> list[Change]:
-    """Copy policies from one broker to another; those that exist there are changed."""
+    """Copy policies from one broker to another; policies that exist there are changed."""
 
     async def found(address: str) -> dict[str, AclInfo]:
         return {each.subject or "": each for each in await call.admin.policies(address)}

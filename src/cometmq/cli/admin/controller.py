@@ -150,7 +150,7 @@ async def forget(
         list[int] | None, typer.Argument(help="Their ids at the controller; all if none is given.")
     ] = None,
     cluster: ClusterOfSet = "DefaultCluster",
-    living: Annotated[bool, typer.Option("--living", help="Also those that are alive.")] = False,
+    living: Annotated[bool, typer.Option("--living", help="Also brokers that are alive.")] = False,
 ) -> list[Change]:
     """Remove brokers of a set from the controllers."""
     leader = await call.admin.controller_leader(addresses(controller)[0])

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class TopicSource(DataSource):
     """Reads messages of topics as rows, in batches and streams, and writes rows as messages.
 
-    Reading has the options of `cometmq.spark.options.topics.TopicReadOptions`, writing those of
-    `cometmq.spark.options.writing.TopicWriteOptions`. A schema of your own selects columns.
+    Reading has the options of `cometmq.spark.options.topics.TopicReadOptions`, writing has the
+    options of `cometmq.spark.options.writing.TopicWriteOptions`. A schema of your own selects
+    columns.
 
     Example:
         ``spark.read.format("rocketmq").option("nameServer", "localhost:9876")``

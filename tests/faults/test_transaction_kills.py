@@ -256,7 +256,7 @@ class Case:
     def _see(self, broker: Broker) -> None:
         """What a consumer was able to receive must not change."""
         for queue in QUEUES:
-            found = [message.body for message in all_messages(broker.parts.store, *queue)]
+            found = [message.body for message in all_messages(broker.core.store, *queue)]
             before = self.seen.get(queue, [])
             assert found[: len(before)] == before, f"{queue}: seen messages have changed"
             self.seen[queue] = found
@@ -269,7 +269,7 @@ class Case:
         shop = Shop(self, broker, answers_all=True)
         for transaction in self.unfinished:
             shop.spawn(shop.any_producer().end(transaction))
-        store, offsets = broker.parts.store, broker.parts.offsets
+        store, offsets = broker.core.store, broker.core.offsets
         try:
             async with asyncio.timeout(SETTLED_S):
                 while (offsets.committed(CHECKS_GROUP, HALF_TOPIC, 0) or 0) != _end_of(store):
@@ -285,7 +285,7 @@ class Case:
     async def _audit(self, broker: Broker) -> None:
         """Compare what is there, after one more start, with the decisions."""
         self._check_as_rocketmq(broker)
-        store = broker.parts.store
+        store = broker.core.store
         self._see(broker)
         delivered: Counter[bytes] = Counter()
         places: dict[bytes, Queue] = {}
@@ -339,7 +339,7 @@ class Case:
 
     def _check_as_rocketmq(self, broker: Broker) -> None:
         """Find what RocketMQ's check service would take for open, and it is over or twice there."""
-        store, offsets = broker.parts.store, broker.parts.offsets
+        store, offsets = broker.core.store, broker.core.offsets
         store.flush()  # with synchronous flush only what is on the disk is read
         begin = offsets.committed(CHECKS_GROUP, HALF_TOPIC, 0) or 0
         ops_begin = offsets.committed(CHECKS_GROUP, OP_HALF_TOPIC, 0) or 0

@@ -138,7 +138,7 @@ async def test_a_slave_that_joins_and_a_master_that_returns_get_the_recorded_res
     assert not command_of(query).fields
     master = await pairs.start("master", **ACTING)
     slave = await pairs.start("slave", **SLAVE, **ACTING)
-    ha_address = master.parts.address.at(master.parts.master.port)
+    ha_address = master.core.address.at(master.features.replication.master.port)
 
     found = await exchange(client, master, ExchangeBrokerHaInfoRequest())
     assert found.keys() == (command_of(joined).fields or {}).keys()
@@ -153,8 +153,8 @@ async def test_a_slave_that_joins_and_a_master_that_returns_get_the_recorded_res
     header = decode_fields(ExchangeBrokerHaInfoRequest, fields)
     assert not command_of(returned).fields
     assert await exchange(client, slave, header) == {}
-    assert slave.parts.role.master_address == "127.0.0.1:23512"
-    assert slave.parts.role.master_ha_address == "127.0.0.1:23513"
+    assert slave.core.role.master_address == "127.0.0.1:23512"
+    assert slave.core.role.master_ha_address == "127.0.0.1:23513"
 
 
 async def test_name_servers_get_the_recorded_requests(pairs: Pairs, client: RemotingClient) -> None:
@@ -198,7 +198,7 @@ async def test_a_slave_takes_no_address_that_is_none(
     header = ExchangeBrokerHaInfoRequest(master_ha_address=ha_address, master_address=master)
     with pytest.raises(ResponseError, match="expected host:port"):
         await exchange(client, slave, header)
-    assert slave.parts.role.master_address == ""
+    assert slave.core.role.master_address == ""
 
 
 async def test_a_slave_follows_no_other_master_while_its_own_is_registered(
@@ -206,8 +206,8 @@ async def test_a_slave_follows_no_other_master_while_its_own_is_registered(
 ) -> None:
     master = await pairs.start("master", **ACTING)
     slave = await pairs.start("slave", **SLAVE, **ACTING)
-    await until(lambda: slave.parts.role.master_address == master.address)
-    acting = slave.parts.acting
+    await until(lambda: slave.core.role.master_address == master.address)
+    acting = slave.features.acting_master.acting
     assert acting is not None
     await acting.check()
     other = ExchangeBrokerHaInfoRequest(
@@ -217,4 +217,4 @@ async def test_a_slave_follows_no_other_master_while_its_own_is_registered(
         await exchange(client, slave, other)
     with pytest.raises(ResponseError, match="this broker is a master"):
         await exchange(client, master, other)
-    assert slave.parts.role.master_address == master.address
+    assert slave.core.role.master_address == master.address

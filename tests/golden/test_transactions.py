@@ -11,8 +11,8 @@ import pytest
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable

@@ -61,6 +61,12 @@ NAME_SERVER = {
 MESSAGES = [b"%d" % number for number in range(10)]
 
 
+def acts(slave: Broker) -> bool:
+    """Whether a slave acts as the master."""
+    acting = slave.features.acting_master.acting
+    return acting is not None and acting.is_acting
+
+
 @pytest.fixture
 async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
     async with running_pairs(
@@ -87,9 +93,9 @@ async def half_consumed(pairs: Pairs, **settings: str) -> tuple[Broker, Broker]:
             await producer.send(Message("T", body), queue=queue)
     assert await pairs.consume("G", "T", 5) == MESSAGES[:5]
     slave = await pairs.start("slave", **SLAVE, **settings)
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
-    await until(lambda: "T" in slave.parts.topics and "G" in slave.parts.groups)
-    await until(lambda: slave.parts.offsets.of("G", "T") == {0: 5})
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    await until(lambda: "T" in slave.core.topics and "G" in slave.core.groups)
+    await until(lambda: slave.core.offsets.of("G", "T") == {0: 5})
     return master, slave
 
 
@@ -114,10 +120,10 @@ async def test_consumers_go_on_with_a_slave_and_its_offsets_return_to_the_master
     assert shown.broker_datas[0].broker_addrs == {1: slave.address}
 
     assert await pairs.consume("G", "T", 5) == MESSAGES[5:]
-    assert slave.parts.offsets.committed("G", "T", 0) == 10
+    assert slave.core.offsets.committed("G", "T", 0) == 10
 
     master = await pairs.start("master", **ACTING)
-    assert master.parts.offsets.committed("G", "T", 0) == 10
+    assert master.core.offsets.committed("G", "T", 0) == 10
     shown = await route(pairs, client)
     assert shown.broker_datas[0].broker_addrs == {0: master.address, 1: slave.address}
     assert shown.queue_datas[0].perm == Perm.READ | Perm.WRITE
@@ -149,10 +155,10 @@ async def test_consumers_of_an_ordered_topic_lock_its_queue_at_the_slave_and_go_
         async with asyncio.timeout(LIMIT_S):
             await has_all.wait()
     assert received == MESSAGES[5:]
-    assert slave.parts.offsets.committed("G", "T", 0) == 10
+    assert slave.core.offsets.committed("G", "T", 0) == 10
 
     master = await pairs.start("master", **ACTING)
-    assert master.parts.offsets.committed("G", "T", 0) == 10
+    assert master.core.offsets.committed("G", "T", 0) == 10
 
 
 async def test_without_the_setting_no_slave_is_shown_as_the_master(
@@ -162,9 +168,9 @@ async def test_without_the_setting_no_slave_is_shown_as_the_master(
     await pairs.stop(master)
     shown = await route(pairs, client)
     assert shown.broker_datas[0].broker_addrs == {1: slave.address}
-    slave.parts.offsets.commit("G", "T", 0, 10)
+    slave.core.offsets.commit("G", "T", 0, 10)
     master = await pairs.start("master")
-    assert master.parts.offsets.committed("G", "T", 0) == 5
+    assert master.core.offsets.committed("G", "T", 0) == 5
 
 
 async def test_a_master_registers_though_its_slave_does_not_respond(
@@ -172,13 +178,13 @@ async def test_a_master_registers_though_its_slave_does_not_respond(
 ) -> None:
     master, slave = await half_consumed(pairs, **ACTING)
     await pairs.stop(master)
-    for server in slave._servers:
+    for server in slave.listening.servers:
         server.stop_accepting()
     async with asyncio.timeout(LIMIT_S):
         master = await pairs.start("master", **ACTING)
-    assert not master.parts.registration.missing
+    assert not master.features.registration.registration.missing
     assert "offsets that were committed at a slave are not taken over" in caplog.text
-    assert master.parts.offsets.committed("G", "T", 0) == 5
+    assert master.core.offsets.committed("G", "T", 0) == 5
 
 
 async def test_a_master_alone_says_nothing(pairs: Pairs, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,7 +199,7 @@ async def test_a_master_alone_says_nothing(pairs: Pairs, caplog: pytest.LogCaptu
 
 def stored(broker: Broker, topic: str) -> int:
     """How many messages queue 0 of a topic has."""
-    return broker.parts.store.bounds(topic, 0)[1]
+    return broker.core.store.bounds(topic, 0)[1]
 
 
 async def pair_and_other(
@@ -209,7 +215,7 @@ async def pair_and_other(
 
 
 async def replicated(master: Broker, slave: Broker) -> None:
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
 
 
 async def offer_other_broker(pairs: Pairs) -> None:
@@ -235,21 +241,21 @@ async def test_scheduled_messages_go_to_another_broker_and_are_delivered_once(
     await send_scheduled(pairs, b"first", b"second")
     await replicated(master, slave)
     await pairs.stop(master)
-    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+    await until(lambda: acts(slave))
     await offer_other_broker(pairs)
 
     await until(lambda: stored(other, "T") == 2)
     assert await pairs.consume("G", "T", 2) == [b"first", b"second"]
-    assert slave.parts.delay.offsets()[2] == 2
+    assert slave.features.delay.delivery.offsets()[2] == 2
 
     master = await pairs.start("master", **ESCAPING)
     assert "the master announced itself" in caplog.text
-    assert master.parts.delay.offsets()[2] == 2
+    assert master.features.delay.delivery.offsets()[2] == 2
     await send_scheduled(pairs, b"third")
     await until(lambda: stored(master, "T") > 0)
     assert stored(master, "T") == 1
     await replicated(master, slave)
-    await until(lambda: slave.parts.delay.offsets()[2] == 3)
+    await until(lambda: slave.features.delay.delivery.offsets()[2] == 3)
 
 
 async def test_scheduled_messages_wait_for_the_master_if_they_may_not_go_elsewhere(
@@ -259,10 +265,10 @@ async def test_scheduled_messages_wait_for_the_master_if_they_may_not_go_elsewhe
     await send_scheduled(pairs, b"body")
     await replicated(master, slave)
     await pairs.stop(master)
-    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+    await until(lambda: acts(slave))
     await offer_other_broker(pairs)
-    due = slave.parts.clock.now_ms() + 2000
-    await until(lambda: slave.parts.clock.now_ms() > due)
+    due = slave.core.clock.now_ms() + 2000
+    await until(lambda: slave.core.clock.now_ms() > due)
 
     assert stored(other, "T") == 0
     master = await pairs.start("master", **ESCAPING)
@@ -296,17 +302,17 @@ async def test_half_messages_are_checked_by_another_broker_and_committed_once(
         await producer.send_in_transaction(Message("T", b"paid", keys=["order"]))
         await replicated(master, slave)
         await pairs.stop(master)
-        await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+        await until(lambda: acts(slave))
         await offer_other_broker(pairs)
 
         await until(lambda: stored(other, "T") == 1)
         assert orders.checked
         assert await pairs.consume("G", "T", 1) == [b"paid"]
-        await until(lambda: slave.parts.offsets.committed(GROUP, HALF_TOPIC, 0) == 1)
+        await until(lambda: slave.core.offsets.committed(GROUP, HALF_TOPIC, 0) == 1)
 
         checks = len(orders.checked)
         master = await pairs.start("master", **ESCAPING)
-        figures = master.parts.half_queue.figures()
+        figures = master.features.transactions.half_queue.figures()
         assert figures is not None
         assert figures.undecided == 0
         await until(lambda: stored(master, HALF_TOPIC) == 1)
@@ -320,22 +326,21 @@ async def test_a_slave_copies_no_tables_from_a_master_that_has_yet_to_take_them_
     """RocketMQ's master serves requests before it is registered."""
     master, slave = await half_consumed(pairs, **ESCAPING)
     await pairs.stop(master)
-    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
-    slave.parts.offsets.commit("G", "T", 0, 10)
+    await until(lambda: acts(slave))
+    slave.core.offsets.commit("G", "T", 0, 10)
 
     master = await pairs.start("master", **ESCAPING | {"namesrvAddr": ""})
     header = ExchangeBrokerHaInfoRequest(
         master_address=f"localhost:{master.port}",  # a new address, from which tables are due
-        master_ha_address=f"localhost:{master.parts.master.port}",
+        master_ha_address=f"localhost:{master.features.replication.master.port}",
     )
     response = await client.call(
         slave.address, RequestCode.EXCHANGE_BROKER_HA_INFO, header, timeout=LIMIT_S
     )
     check(response)
-    assert slave._jobs is not None
-    await slave._jobs._jobs["copy-tables"].run()
-    assert slave.parts.offsets.committed("G", "T", 0) == 10
-    await until(lambda: master.parts.master.slaves)
+    await slave.life.jobs._jobs["copy-tables"].run()
+    assert slave.core.offsets.committed("G", "T", 0) == 10
+    await until(lambda: master.features.replication.master.slaves)
 
 
 # --- who acts ----------------------------------------------------------------------------------
@@ -355,14 +360,13 @@ async def test_a_silent_master_is_replaced_but_sends_what_is_due_while_it_sends_
     )
     assert (await route(pairs, client)).broker_datas[0].broker_addrs[0] == master.address
     if sends_log:
-        await until(lambda: slave.parts.log_copy.get().hears_master(LIMIT_S))
-    assert master._jobs is not None
-    await master._jobs.stop()
+        await until(lambda: slave.features.replication.log_copy.get().hears_master(LIMIT_S))
+    await master.life.jobs.stop()
     async with asyncio.timeout(LIMIT_S):
         while (await route(pairs, client)).broker_datas[0].broker_addrs != {0: slave.address}:
             await asyncio.sleep(0.02)
 
-    acting = slave.parts.acting
+    acting = slave.features.acting_master.acting
     assert acting is not None
     await acting.check()
     assert acting.is_acting != sends_log

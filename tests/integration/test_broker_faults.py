@@ -292,7 +292,7 @@ async def test_a_disk_that_is_full_at_the_start_holds_up_transactions_and_sends_
     again.disk.room_bytes = None
     await until(again, lambda answer: answer.code == 0)
     assert (await again.client.call(again.broker.address, code, header, timeout=60)).code == 0
-    store = again.broker.parts.store
+    store = again.broker.core.store
     assert (store.bounds("t", 1), store.bounds(OP_HALF_TOPIC, 0)) == ((0, 1), (0, 1))
 
 
@@ -421,13 +421,13 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
     connection._transport.pause_reading()
     slow = Running(running.broker, running.disk, deaf)
     pulls = [asyncio.create_task(slow.pull(offset=number % 4, timeout=60)) for number in range(12)]
-    serving = running.broker._servers[0]._connections
+    serving = running.broker.listening.servers[0]._connections
     async with asyncio.timeout(60):
         while not any(connection._writing_paused for connection in serving):
             await asyncio.sleep(0.01)
-    store = running.broker.parts.store
+    store = running.broker.core.store
     store.write_out()
-    now_ms = running.broker.parts.clock.now_ms()
+    now_ms = running.broker.core.clock.now_ms()
     assert store.clean(now_ms + 10_000, expired_at_any_hour=True) >= 4
     for number in range(8):  # what is written now must not show in the answers
         assert (await running.send(bytes([number]) * 900_000)).code == 0
@@ -510,7 +510,7 @@ async def test_a_message_sent_back_is_on_disk_when_the_consumer_is_told(start: S
         return await running.client.call(running.broker.address, code, header, timeout=60)
 
     assert (await send_back()).code == 0
-    store = running.broker.parts.store
+    store = running.broker.core.store
     assert store.flushed_to == store.written_to
     running.disk.fail_sync = True
     refused = await send_back()
@@ -522,13 +522,13 @@ async def test_what_is_stored_beside_sends_is_synced_soon(start: Start) -> None:
     """Nobody waits for its sync; it must not wait for the next send either."""
     running = await start(flushIntervalCommitLog="20")
     assert (await running.send(b"x")).code == 0
-    parts = running.broker.parts
-    parts.store.append(
+    core = running.broker.core
+    core.store.append(
         "t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8)
     )
-    assert parts.store.flushed_to < parts.store.written_to
+    assert core.store.flushed_to < core.store.written_to
     async with asyncio.timeout(60):
-        while parts.store.flushed_to < parts.store.written_to:
+        while core.store.flushed_to < core.store.written_to:
             await asyncio.sleep(0.01)
 
 
@@ -569,7 +569,7 @@ async def test_a_pull_that_breaks_on_a_message_does_not_fail_its_sender(
 
     running = await start()
     assert (await running.send(b"x")).code == 0
-    held = running.broker.parts.held
+    held = running.broker.features.pulling.held
     assert held.hold(HeldPull("t", 0, 0, Broken(), object()), 60_000)
 
     assert (await running.send(b"stored all the same")).code == 0
@@ -592,9 +592,14 @@ async def test_many_clients_that_come_and_go_leave_nothing_behind(start: Start) 
         writer.transport.abort()
         await client.close()
         await asyncio.gather(*calls, return_exceptions=True)
-    parts = running.broker.parts
+    features = running.broker.features
     async with asyncio.timeout(60):
-        while len(parts.held) or len(parts.commit) or parts.flow.waiting:
+        held, commit, flow = (
+            features.pulling.held,
+            features.durability.commit,
+            features.sending.flow,
+        )
+        while len(held) or len(commit) or flow.waiting:
             await asyncio.sleep(0.01)
-        while sum(server.connections for server in running.broker._servers) > 1:
+        while sum(server.connections for server in running.broker.listening.servers) > 1:
             await asyncio.sleep(0.01)

@@ -179,7 +179,7 @@ async def test_cve_2024_23321_no_response_has_a_secret_of_an_account(tmp_path: P
         async def ask(client: RemotingClient) -> set[int]:
             codes = set()
             for server, address in (
-                (broker._servers[0], broker.address),
+                (broker.listening.servers[0], broker.address),
                 (pairs.name_server._server, pairs.name_server.address),
             ):
                 for code in server._handlers:
@@ -222,7 +222,7 @@ async def test_cve_2017_18349_no_text_loads_a_class(servers: Servers) -> None:
         text = json.dumps(GADGET).replace("{port}", str(port))
         bodies = (text, f"[{text}]", f'{{"x":{text}}}', f'{{"clientID":{text}}}')
         for server, address in (
-            (servers.broker._servers[0], servers.broker.address),
+            (servers.broker.listening.servers[0], servers.broker.address),
             (servers.name_server._server, servers.name_server.address),
             (servers.controller._server, servers.controller.address),
         ):

@@ -232,9 +232,9 @@ async def test_a_broker_that_refuses_the_request_asks_for_the_account_of_an_admi
 
 async def test_ports_that_are_not_reached_are_found(servers: Servers) -> None:
     broker = await servers.broker()
-    for server in broker._servers[1:]:
+    for server in broker.listening.servers[1:]:
         server.stop_accepting()
-    broker.parts.master.stop_accepting()
+    broker.features.replication.master.stop_accepting()
 
     findings = bad(await servers.examine(), "ports")
 

@@ -36,7 +36,7 @@ class Master:
     def __init__(self, pairs: Pairs, broker: Broker, client: RemotingClient) -> None:
         self.pairs = pairs
         self.broker = broker
-        self.store = broker.parts.store
+        self.store = broker.core.store
         self._client = client
         self._peer: Peer | None = None
         self._following: asyncio.Task[None] | None = None
@@ -85,9 +85,9 @@ class Master:
 
     async def connect(self) -> None:
         """Let the slave connect, with all of the log so far."""
-        self._peer = await Peer.connect(self.broker.parts.master.port)
+        self._peer = await Peer.connect(self.broker.features.replication.master.port)
         self.acknowledge()
-        await until(lambda: self.broker.parts.master.slaves)
+        await until(lambda: self.broker.features.replication.master.slaves)
 
     def acknowledge(self) -> None:
         """Let the slave report all of the log so far."""
@@ -129,7 +129,7 @@ async def master(pairs: Pairs) -> AsyncIterator[Master]:
         messageDelayLevel="1h",
         transactionCheckInterval="3600000",
     )
-    await broker.parts.groups.get_or_create("g")
+    await broker.core.groups.get_or_create("g")
     client = RemotingClient(name="test")
     made = Master(pairs, broker, client)
     yield made
@@ -190,20 +190,20 @@ async def test_without_the_slaves_that_it_needs_a_message_is_not_taken_back(
 async def test_offsets_are_copied_when_the_log_here_covers_them(pairs: Pairs) -> None:
     """A commit counts a failed message as consumed, whose retry is in the log before it."""
     master = await pairs.start("master")
-    data = put(master.parts.store, b"x", topic="TBW102")
-    await until(lambda: master.parts.store.bounds("TBW102", 0) == (0, 1))
-    master.parts.offsets.commit("g", "TBW102", 0, 1)
+    data = put(master.core.store, b"x", topic="TBW102")
+    await until(lambda: master.core.store.bounds("TBW102", 0) == (0, 1))
+    master.core.offsets.commit("g", "TBW102", 0, 1)
     async with listening() as logs:
         slave = await pairs.start("slave", **SLAVE, haMasterAddress=logs.address)
         log = await logs.accept()
         assert await log.report() == 0
-        await until(lambda: slave.parts.role.master_address)
-        metadata = slave.parts.metadata.get()
+        await until(lambda: slave.core.role.master_address)
+        metadata = slave.features.replication.metadata.get()
         metadata.hurry()
         await metadata.run()
-        assert slave.parts.offsets.committed("g", "TBW102", 0) is None
+        assert slave.core.offsets.committed("g", "TBW102", 0) is None
         start, size = data.log_offset, data.size_bytes
-        record = master.parts.store.log_bytes(start, size)
+        record = master.core.store.log_bytes(start, size)
         assert record is not None
         log.write(HEADER.pack(start, size) + bytes(record))
-        await until(lambda: slave.parts.offsets.committed("g", "TBW102", 0) == 1)
+        await until(lambda: slave.core.offsets.committed("g", "TBW102", 0) == 1)

@@ -129,13 +129,13 @@ async def elected(tmp_path: Path) -> AsyncIterator[Elected]:
 
 def members(broker: Broker) -> set[int]:
     """The in-sync set as the master knows it."""
-    assert broker.parts.elected is not None
-    in_sync = broker.parts.elected.replication.in_sync
+    assert broker.features.failover.elected is not None
+    in_sync = broker.features.failover.elected.replication.in_sync
     return set() if in_sync is None else set(in_sync.members)
 
 
 def is_master(broker: Broker) -> bool:
-    return not broker.parts.role.is_slave
+    return not broker.core.role.is_slave
 
 
 @pytest.mark.parametrize("which", ["leader", pytest.param("other", marks=pytest.mark.long)])

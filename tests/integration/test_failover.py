@@ -99,8 +99,8 @@ async def test_the_first_broker_is_elected_and_the_second_follows_it(
     master, slave = await both(elected)
     [line] = [one for one in caplog.records if "this broker is a slave" in one.message]
     assert fields_of(line) == {"controller_id": 2, "master": master.address, "epoch": 1}
-    assert (master.parts.role.name, master.parts.role.broker_id) == ("SYNC_MASTER", 0)
-    assert (slave.parts.role.name, slave.parts.role.broker_id) == ("SLAVE", 2)
+    assert (master.core.role.name, master.core.role.broker_id) == ("SYNC_MASTER", 0)
+    assert (slave.core.role.name, slave.core.role.broker_id) == ("SLAVE", 2)
     registry = elected.pairs.name_server.registry
     assert registry.groups[NAME].addresses == {0: master.address, 2: slave.address}
 
@@ -113,7 +113,7 @@ async def test_without_a_controller_a_broker_stays_fenced_and_unknown(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.app.DECISION_S", 0.1)
+    monkeypatch.setattr("cometmq.broker.failover.feature.DECISION_S", 0.1)
     broker = await elected.start("a", controllerAddr="127.0.0.1:1")
     refused = await elected.send(broker, b"1")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -223,12 +223,12 @@ async def test_a_master_that_is_cut_off_refuses_what_it_cannot_acknowledge(
         ):
             assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         assert "reaches neither controllers nor all of the in-sync set" in (refused.remark or "")
-        end = master.parts.store.written_to
+        end = master.core.store.written_to
         assert (await elected.send(master, b"4")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert master.parts.store.written_to == end
+        assert master.core.store.written_to == end
 
         link.flow()
-        await until(lambda: master.parts.flow.refusal() is None)
+        await until(lambda: master.features.sending.flow.refusal() is None)
         while (await elected.send(master, b"5")).code != ResponseCode.SUCCESS:
             await asyncio.sleep(0.02)
 
@@ -251,7 +251,7 @@ async def test_a_slave_takes_over_and_the_old_master_returns_as_a_slave(
 
         first = await elected.start("a")
         await until(lambda: members(second) == {1, 2})
-        assert (first.parts.role.name, first.parts.role.broker_id) == ("SLAVE", 1)
+        assert (first.core.role.name, first.core.role.broker_id) == ("SLAVE", 1)
         await producer.send(Message(topic="T", body=b"21"))
         await until(lambda: log_of(first) == log_of(second))
     bodies = await elected.pairs.consume("g", "T", 22)
@@ -276,12 +276,12 @@ async def test_roles_change_at_run_time_and_delayed_messages_are_delivered(
     async with Producer(elected.pairs.name_server.address, group="p") as producer:
         await producer.send(Message(topic="T", body=b"later", delay_level=1))
         await until(lambda: log_of(second) == log_of(first))
-        await until(lambda: "T" in second.parts.topics)
+        await until(lambda: "T" in second.core.topics)
 
         assert (await elected.elect(2)).code == ResponseCode.SUCCESS
         await until(lambda: is_master(second) and not is_master(first))
 
-        assert (first.parts.role.name, first.parts.role.broker_id) == ("SLAVE", 1)
+        assert (first.core.role.name, first.core.role.broker_id) == ("SLAVE", 1)
         registry = elected.pairs.name_server.registry
         await until(
             lambda: registry.groups[NAME].addresses == {0: second.address, 1: first.address}
@@ -300,7 +300,7 @@ async def test_delayed_messages_wait_while_there_are_too_few_members(
         await elected.pairs.stop(second)
         await until(lambda: "scheduled delivery waits for the store" in caplog.text)
         assert "in-sync replicas not enough" in caplog.text
-        assert first.parts.delay.offsets().get(1, 0) == 0
+        assert first.features.delay.delivery.offsets().get(1, 0) == 0
     await elected.start("b", **settings)
     assert await elected.pairs.consume("g", "T", 1) == [b"later"]
 
@@ -338,15 +338,15 @@ async def test_sends_to_the_old_master_go_on_after_an_election(elected: ElectedP
     """As those of a client do that has not looked for the new route."""
     first, second = await both(elected)
     assert (await elected.send(first, b"1", "T")).code == ResponseCode.SUCCESS
-    await until(lambda: "T" in second.parts.topics)
+    await until(lambda: "T" in second.core.topics)
 
     assert (await elected.elect(2)).code == ResponseCode.SUCCESS
-    await until(lambda: first.parts.role.master_address == second.address)
+    await until(lambda: first.core.role.master_address == second.address)
     await until(lambda: is_master(second) and members(second) == {1, 2})
 
     stored = await elected.send(first, b"2", "T")
     assert stored.code == ResponseCode.SUCCESS, stored
-    assert second.parts.store.bounds("T", 0)[1] == int(stored.fields["queueOffset"]) + 1 == 2
+    assert second.core.store.bounds("T", 0)[1] == int(stored.fields["queueOffset"]) + 1 == 2
     await until(lambda: log_of(first) == log_of(second))
 
     await elected.pairs.stop(second)
@@ -360,7 +360,7 @@ async def test_transactions_at_the_old_master_are_decided_after_an_election(
 ) -> None:
     first, second = await both(elected)
     assert (await elected.elect(2)).code == ResponseCode.SUCCESS
-    await until(lambda: first.parts.role.master_address == second.address)
+    await until(lambda: first.core.role.master_address == second.address)
     await until(lambda: is_master(second))
 
     half = await elected.send(
@@ -389,13 +389,13 @@ async def test_only_the_log_of_the_master_is_appended_to_that_of_a_slave(
     assert (await elected.send(first, b"1")).code == ResponseCode.SUCCESS
     await until(lambda: log_of(second) == log_of(first))
     with pytest.raises(StoreUnavailableError, match="this broker is a slave"):
-        put(second.parts.store, b"stray")
-    second.parts.store.hold("a master would wait for something")
+        put(second.core.store, b"stray")
+    second.core.store.hold("a master would wait for something")
 
     assert (await elected.elect(2)).code == ResponseCode.SUCCESS
     await until(lambda: is_master(second) and not is_master(first))
     with pytest.raises(StoreUnavailableError, match="this broker is a slave"):
-        put(first.parts.store, b"stray")
+        put(first.core.store, b"stray")
 
     await until(lambda: members(second) == {1, 2})
     assert (await elected.send(second, b"2")).code == ResponseCode.SUCCESS
@@ -408,7 +408,7 @@ async def test_a_master_whose_disk_has_failed_gives_way(elected: ElectedPairs) -
     first, second = await both(elected)
     assert (await elected.send(first, b"1")).code == ResponseCode.SUCCESS
     await until(lambda: log_of(second) == log_of(first))
-    await asyncio.get_running_loop().run_in_executor(None, first.parts.store.flush)
+    await asyncio.get_running_loop().run_in_executor(None, first.core.store.flush)
 
     disk.fail_sync = True
     await elected.send(first, b"lost")
@@ -423,11 +423,11 @@ async def test_a_master_whose_disk_has_failed_gives_way(elected: ElectedPairs) -
 async def test_a_new_topic_is_copied_soon_after_its_first_message(elected: ElectedPairs) -> None:
     _, slave = await both(elected)
     async with Producer(elected.pairs.name_server.address, group="p") as producer:
-        await until(lambda: slave.parts.topics.version.counter)  # the first copy
+        await until(lambda: slave.core.topics.version.counter)  # the first copy
         for topic in ("T1", "T2"):
             began_s = time.monotonic()
             await producer.send(Message(topic=topic, body=b"1"))
-            await until(lambda topic=topic: topic in slave.parts.topics)
+            await until(lambda topic=topic: topic in slave.core.topics)
             assert time.monotonic() - began_s < 8.0  # copies are made every ten seconds
 
 
@@ -438,10 +438,10 @@ async def test_topics_that_a_slave_has_not_copied_exist_when_it_takes_over(
     async with Producer(elected.pairs.name_server.address, group="p") as producer:
         for topic in ("deleted", "wider"):
             await producer.send(Message(topic=topic, body=b"0"))
-        await until(lambda: {"deleted", "wider"} <= second.parts.topics.all().keys())
+        await until(lambda: {"deleted", "wider"} <= second.core.topics.all().keys())
         await delete_topic(elected, first, "deleted")
-        second.parts.metadata.get().hurry()
-        await until(lambda: "deleted" not in second.parts.topics)
+        second.features.replication.metadata.get().hurry()
+        await until(lambda: "deleted" not in second.core.topics)
 
         monkeypatch.setattr(MetadataCopy, "run", no_copy)
         await producer.send(Message(topic="new", body=b"1"))
@@ -449,14 +449,14 @@ async def test_topics_that_a_slave_has_not_copied_exist_when_it_takes_over(
         await widen(elected, first, "wider", 20)
         assert (await elected.send(first, b"3", "wider", queue_id=19)).code == ResponseCode.SUCCESS
         await until(lambda: log_of(second) == log_of(first))
-        assert not {"new", "delayed"} & second.parts.topics.all().keys()
+        assert not {"new", "delayed"} & second.core.topics.all().keys()
 
         await elected.pairs.stop(first)
         await until(lambda: is_master(second))
 
-        assert second.parts.topics.require("new").read_queue_nums == 8
-        assert second.parts.topics.require("wider").read_queue_nums == 20
-        assert "deleted" not in second.parts.topics
+        assert second.core.topics.require("new").read_queue_nums == 8
+        assert second.core.topics.require("wider").read_queue_nums == 20
+        assert "deleted" not in second.core.topics
         assert await elected.pairs.consume("g", "new", 1) == [b"1"]
         assert await elected.pairs.consume("g", "delayed", 1) == [b"2"]
         assert await elected.pairs.consume("g", "wider", 2) == [b"0", b"3"]
@@ -471,7 +471,7 @@ async def test_no_committed_offset_is_behind_messages_that_a_new_master_stores(
     await until(lambda: log_of(second) == log_of(first))
     groups = [f"g{number}" for number in range(10_000)]
     for group in groups:  # copied from a master that has lost the end of its log
-        second.parts.offsets.commit(group, "TBW102", 0, 100)
+        second.core.offsets.commit(group, "TBW102", 0, 100)
 
     assert (await elected.elect(2)).code == ResponseCode.SUCCESS
     while not is_master(second):  # a slave forwards messages
@@ -480,7 +480,7 @@ async def test_no_committed_offset_is_behind_messages_that_a_new_master_stores(
         await asyncio.sleep(0)
     for _ in range(20):
         await elected.send(second, b"2")
-    assert {second.parts.offsets.committed(group, "TBW102", 0) for group in groups} == {1}
+    assert {second.core.offsets.committed(group, "TBW102", 0) for group in groups} == {1}
 
 
 async def test_a_broker_that_leaves_an_epoch_before_it_has_begun_is_no_master_of_it(
@@ -491,7 +491,7 @@ async def test_a_broker_that_leaves_an_epoch_before_it_has_begun_is_no_master_of
     first, second = await both(elected, **settings)
     await elected.send(first, b"0")
     await until(lambda: log_of(second) == log_of(first))
-    role = second.parts.elected
+    role = second.features.failover.elected
     assert role is not None
 
     async with role._gap.copying:  # as if many messages were read, or the disk was slow
@@ -517,11 +517,11 @@ async def test_a_topic_of_delayed_messages_only_outlives_two_restarts(
 
     await elected.pairs.stop(first)
     await until(lambda: is_master(second))
-    assert "delayed" in second.parts.topics
+    assert "delayed" in second.core.topics
     first = await elected.start("a", **settings)
     await until(lambda: members(second) == {1, 2})
-    await until(lambda: first.parts.topics.version.state_version == 2)
-    assert "delayed" in first.parts.topics
+    await until(lambda: first.core.topics.version.state_version == 2)
+    assert "delayed" in first.core.topics
     await elected.pairs.stop(second)
     await until(lambda: is_master(first))
 
@@ -537,18 +537,18 @@ async def test_no_schedule_offset_counts_what_a_truncation_has_removed(
     async with Producer(elected.pairs.name_server.address, group="p") as producer:
         await producer.send(Message(topic="T", body=b"0"))
         await until(lambda: log_of(second) == log_of(first))
-        await until(lambda: "T" in second.parts.topics)
-        copy = second.parts.log_copy.get()
+        await until(lambda: "T" in second.core.topics)
+        copy = second.features.replication.log_copy.get()
         assert copy._connection is not None
         assert copy._connection._transport is not None
         copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
         await producer.send(Message(topic="T", body=b"on one replica only", delay_level=1))
-        await until(lambda: first.parts.delay.offsets().get(1) == 1)
+        await until(lambda: first.features.delay.delivery.offsets().get(1) == 1)
 
         assert (await elected.elect(2)).code == ResponseCode.SUCCESS
         await until(lambda: is_master(second) and not is_master(first))
         await until(lambda: members(second) == {1, 2})
-        assert first.parts.delay.offsets().get(1, 0) == 0
+        assert first.features.delay.delivery.offsets().get(1, 0) == 0
         await until_sent(producer, Message(topic="T", body=b"on both", delay_level=1))
         await until(lambda: log_of(second) == log_of(first))
         await elected.pairs.stop(second)
@@ -564,13 +564,13 @@ async def test_no_committed_offset_counts_what_a_truncation_has_removed(
     first, second = await both(elected, **ALONE)
     assert (await elected.send(first, b"0")).code == ResponseCode.SUCCESS
     await until(lambda: log_of(second) == log_of(first))
-    copy = second.parts.log_copy.get()
+    copy = second.features.replication.log_copy.get()
     assert copy._connection is not None
     assert copy._connection._transport is not None
     copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
     for body in (b"1", b"2"):
         assert (await elected.send(first, body)).code == ResponseCode.SUCCESS
-    first.parts.offsets.commit("g", "TBW102", 0, 3)
+    first.core.offsets.commit("g", "TBW102", 0, 3)
 
     assert (await elected.elect(2)).code == ResponseCode.SUCCESS
     await until(lambda: is_master(second) and not is_master(first))
@@ -583,7 +583,7 @@ async def test_no_committed_offset_counts_what_a_truncation_has_removed(
     await until(lambda: log_of(second) == log_of(first))
     await elected.pairs.stop(second)
     await until(lambda: is_master(first))
-    assert first.parts.offsets.committed("g", "TBW102", 0) == 1
+    assert first.core.offsets.committed("g", "TBW102", 0) == 1
 
 
 async def no_copy(_: MetadataCopy) -> None:
@@ -617,7 +617,7 @@ async def test_a_slave_that_has_copied_nothing_since_its_start_knows_the_topics_
 ) -> None:
     first, second = await both(elected)
     assert (await elected.send(first, b"1", "early")).code == ResponseCode.SUCCESS
-    await until(lambda: "early" in second.parts.topics)
+    await until(lambda: "early" in second.core.topics)
     await elected.pairs.stop(second)
     await until(lambda: members(first) == {1})
     monkeypatch.setattr(MetadataCopy, "run", no_copy)
@@ -629,7 +629,7 @@ async def test_a_slave_that_has_copied_nothing_since_its_start_knows_the_topics_
     await elected.pairs.stop(first)
     await until(lambda: is_master(second))
 
-    assert {"early", "late"} <= second.parts.topics.all().keys()
+    assert {"early", "late"} <= second.core.topics.all().keys()
 
 
 async def test_a_second_controller_goes_on_where_the_first_one_ended(
@@ -692,8 +692,8 @@ async def test_a_master_whose_machine_was_suspended_is_in_doubt(elected: Elected
     master = await elected.start("a", slaveTimeout="300")
     assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
     await controller.stop(0.0)
-    assert master.parts.elected is not None
-    master.parts.elected._clock = SuspendedMachine()
+    assert master.features.failover.elected is not None
+    master.features.failover.elected._clock = SuspendedMachine()
 
     refused = await elected.send(master, b"2")
     assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -707,7 +707,7 @@ async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -
         response = await elected.call(broker.address, RequestCode.GET_BROKER_EPOCH_CACHE)
         cache = EpochEntryCache.decode(response.body)
         assert (cache.broker_name, cache.broker_id) == (NAME, broker_id)
-        assert cache.max_offset == master.parts.store.written_to
+        assert cache.max_offset == master.core.store.written_to
         assert [(one.epoch, one.start_offset) for one in cache.epoch_list] == [(1, 0)]
         assert cache.epoch_list[0].end_offset == 2**63 - 1
     status = HARuntimeInfo.decode(
@@ -732,14 +732,14 @@ async def test_the_store_of_a_broker_with_another_name_is_refused(
 
 
 def last_epoch(broker: Broker) -> int:
-    assert broker.parts.elected is not None
-    return broker.parts.elected.epochs[-1].number
+    assert broker.features.failover.elected is not None
+    return broker.features.failover.elected.epochs[-1].number
 
 
 def request_of(broker: Broker, wanted: list[int]) -> tuple[int, Header, bytes]:
     """The request of a master for another in-sync set."""
-    assert broker.parts.elected is not None
-    in_sync = broker.parts.elected.replication.in_sync
+    assert broker.features.failover.elected is not None
+    in_sync = broker.features.failover.elected.replication.in_sync
     assert in_sync is not None
     header = ControllerAlterSyncStateSetRequest(
         broker_name=NAME, master_broker_id=in_sync.own_id, master_epoch=last_epoch(broker)
@@ -767,7 +767,7 @@ async def test_a_master_whose_controllers_did_not_see_its_end(
     late = request_of(broker, [1, 2])
     assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
     await controller.stop(0.1)
-    abort = broker.parts.store.paths.abort
+    abort = broker.core.store.paths.abort
     await elected.pairs.stop(broker)
     if power_lost:
         abort.write_bytes(b"1\nanother boot")
@@ -804,5 +804,5 @@ async def test_a_learner_copies_the_log_and_is_never_elected(elected: ElectedPai
 
     await elected.pairs.stop(master)
 
-    await until(lambda: learner.parts.role.master_address == "")
+    await until(lambda: learner.core.role.master_address == "")
     assert not is_master(learner)

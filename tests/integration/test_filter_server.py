@@ -105,7 +105,7 @@ async def send(cluster: Cluster, prices: range, body: bytes = b"an order") -> No
 
 
 async def create_topic(cluster: Cluster) -> None:
-    await cluster.brokers[0].parts.topics.put([topic_config()])
+    await cluster.brokers[0].core.topics.put([topic_config()])
 
 
 def topic_config() -> Any:
@@ -143,7 +143,7 @@ async def test_routes_name_the_filter_servers_that_run(
 async def test_a_filter_server_registers_again_when_its_broker_was_restarted(
     cluster: Cluster, server: FilterServer
 ) -> None:
-    servers = cluster.brokers[0].parts.filter_servers
+    servers = cluster.brokers[0].features.filter_servers.servers
     await until(lambda: servers.addresses() == (server.address,))
     server._client.disconnect(cluster.broker_addresses[0])
     await until(lambda: servers.addresses() == ())
@@ -172,7 +172,7 @@ async def test_a_push_consumer_receives_what_its_class_matches(
         assert len(server.filters) == 1, "the filter is uploaded at the start"
         await send(cluster, range(5, 10))
         await until(lambda: sorted(received) == ["6", "7", "8", "9"])
-    offsets = cluster.brokers[0].parts.offsets
+    offsets = cluster.brokers[0].core.offsets
     assert offsets.committed(GROUP, TOPIC, 0) == 10
 
 
@@ -408,7 +408,7 @@ async def test_a_pull_is_held_until_a_message_arrives(
             suspend_timeout_millis=15_000,
         )
     )
-    await until(lambda: len(cluster.brokers[0].parts.held) == 1)
+    await until(lambda: len(cluster.brokers[0].features.pulling.held) == 1)
     await send(cluster, range(7, 8))
 
     assert len(decode_messages((await held).body)) == 1
@@ -701,7 +701,7 @@ async def test_registrations_return_the_broker_and_refuse_what_is_no_address(
 
     answer = check(found).header(RegisterFilterServerResponse)
     assert (answer.broker_name, answer.broker_id) == ("broker-0", 0)
-    assert cluster.brokers[0].parts.filter_servers.addresses() == ("10.0.0.7:9000",)
+    assert cluster.brokers[0].features.filter_servers.servers.addresses() == ("10.0.0.7:9000",)
 
 
 @pytest.mark.both_loops

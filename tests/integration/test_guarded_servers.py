@@ -12,8 +12,8 @@ import pytest
 
 from cometmq.access.account_settings import AccountSettings
 from cometmq.access.needs import NOTHING
-from cometmq.broker import app as broker_app
 from cometmq.broker.failover.epochs.wire import EPOCHS, Greeting
+from cometmq.broker.queries.feature import QueriesFeature
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.wire import REPORT
 from cometmq.cli import servers as commands
@@ -116,7 +116,7 @@ async def test_every_request_needs_a_signature_or_an_administrator(servers: Guar
 NOT_STATED = 31_998
 
 
-def _one_more(parts: object = None, endpoint: object = None) -> Feature:
+def _one_more(core: object = None) -> Feature:
     return Feature({NOT_STATED: lambda request: Response()})
 
 
@@ -125,7 +125,12 @@ async def test_a_server_with_a_request_whose_needs_are_not_stated_does_not_start
 ) -> None:
     refusal = rf"request codes \[{NOT_STATED}\] are served, but cometmq\.\S+ does not state"
     monkeypatch.setattr(namesrv_app, "FEATURES", (*namesrv_app.FEATURES, _one_more))
-    monkeypatch.setattr(broker_app, "FEATURES", (*broker_app.FEATURES, _one_more))
+    serve = QueriesFeature.serve
+    monkeypatch.setattr(
+        QueriesFeature,
+        "serve",
+        lambda self, endpoint: Feature({**serve(self, endpoint).routes, **_one_more().routes}),
+    )
     routes = ControllerHandler.routes
     monkeypatch.setattr(ControllerHandler, "routes", lambda self: routes(self) | _one_more().routes)
     with pytest.raises(ValueError, match=refusal):
@@ -219,7 +224,7 @@ async def test_an_elected_broker_and_its_controller_sign(tmp_path: Path) -> None
             "syncBrokerMetadataPeriod": "500",
         }
         broker = await pairs.start("a", **own)
-        await until(lambda: not broker.parts.role.is_slave)
+        await until(lambda: not broker.core.role.is_slave)
         await until(lambda: pairs.name_server.registry.members("DefaultCluster", "pair"))
 
 
@@ -243,8 +248,8 @@ async def test_the_port_of_the_log_needs_a_ticket(
             own |= {"enableControllerMode": "true", "controllerAddr": controller.address}
             slaves = {}
         master = await pairs.start("a", **own)
-        await until(lambda: not master.parts.role.is_slave)
-        log = master.parts.master
+        await until(lambda: not master.core.role.is_slave)
+        log = master.features.replication.master
         stranger = await Peer.connect(log.port)
         stranger.write(REPORT.pack(0) if controlled == "plain" else Greeting(2).encode())
         await stranger.closed()

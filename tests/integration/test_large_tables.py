@@ -39,13 +39,13 @@ async def master_of(pairs: Pairs) -> Broker:
     """Start a master with tables that do not fit into the frames of its slave."""
     master = await pairs.start("a")
     topics = [TopicConfig(topic_name=f"topic-{n}", perm=4) for n in range(COUNT)]
-    master.parts.topics.put_now(topics)
+    master.core.topics.put_now(topics)
     groups = [SubscriptionGroupConfig(group_name=f"g{n}", retry_max_times=n) for n in range(COUNT)]
-    master.parts.groups.put_now(groups)
+    master.core.groups.put_now(groups)
     for group in ("g7", "unknown"):
-        await master.parts.groups.set_readable(group, "topic-1", False)
+        await master.core.groups.set_readable(group, "topic-1", False)
     for number in range(COUNT):
-        master.parts.offsets.commit(f"g{number}", f"topic-{number}", 1, number)
+        master.core.offsets.commit(f"g{number}", f"topic-{number}", 1, number)
     return master
 
 
@@ -68,7 +68,7 @@ async def test_a_slave_copies_tables_that_are_larger_than_a_frame(
 ) -> None:
     master = await master_of(pairs)
     slave = await pairs.start("b", **SMALL_FRAMES, **SLAVE)
-    copied, own = slave.parts, master.parts
+    copied, own = slave.core, master.core
     await until(lambda: copied.topics.all() == own.topics.all())
     await until(lambda: copied.groups.all() == own.groups.all())
     assert copied.groups.forbidden() == own.groups.forbidden()
@@ -89,13 +89,13 @@ async def test_a_copy_begins_again_if_the_table_changes_meanwhile(
         nonlocal pages
         pages += 1
         if pages == 2:
-            master.parts.topics.put_now([TopicConfig(topic_name="topic-0", perm=6)])
+            master.core.topics.put_now([TopicConfig(topic_name="topic-0", perm=6)])
         TOPICS.add(whole, page)
 
     monkeypatch.setattr(metadata, "TOPICS", msgspec.structs.replace(TOPICS, add=change_once))
     slave = await pairs.start("b", **SMALL_FRAMES, **SLAVE)
-    await until(lambda: slave.parts.topics.all() == master.parts.topics.all())
-    assert slave.parts.topics.all()["topic-0"].perm == 6
+    await until(lambda: slave.core.topics.all() == master.core.topics.all())
+    assert slave.core.topics.all()["topic-0"].perm == 6
     assert pages > 2
 
 
@@ -123,7 +123,7 @@ async def test_pages_are_those_of_rocketmq(pairs: Pairs) -> None:
     first = await page(master, code, topicSeq=0, maxTopicNum=3, dataVersion="")
     assert (len(entries(first, table)), first.fields) == (
         3,
-        {"totalTopicNum": str(len(master.parts.topics))},
+        {"totalTopicNum": str(len(master.core.topics))},
     )
     version = json.dumps(json.loads(first.body)["dataVersion"])
     second = await page(master, code, topicSeq=3, maxTopicNum=3, dataVersion=version)
@@ -133,6 +133,6 @@ async def test_pages_are_those_of_rocketmq(pairs: Pairs) -> None:
         again = await page(master, code, topicSeq=3, maxTopicNum=3, dataVersion=other)
         assert entries(again, table) == entries(first, table)
     last = await page(
-        master, code, topicSeq=len(master.parts.topics), maxTopicNum=3, dataVersion=version
+        master, code, topicSeq=len(master.core.topics), maxTopicNum=3, dataVersion=version
     )
     assert entries(last, table) == {}

@@ -90,11 +90,11 @@ class World:
 
     @property
     def groups(self) -> set[str]:
-        return {name for name in self.broker.parts.groups.all() if name.startswith("g")}
+        return {name for name in self.broker.core.groups.all() if name.startswith("g")}
 
     @property
     def topics(self) -> set[str]:
-        return {name for name in self.broker.parts.topics.all() if name.startswith(("t", "%"))}
+        return {name for name in self.broker.core.topics.all() if name.startswith(("t", "%"))}
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ def plain(folder: Path, **settings: str) -> dict[str, str]:
 
 async def test_a_broker_creates_groups_up_to_its_limit(pairs: Pairs) -> None:
     async with world(pairs, "a") as made:
-        present = len(made.broker.parts.groups)
+        present = len(made.broker.core.groups)
     await pairs.stop(made.broker)
     async with world(pairs, "a", autoCreateSubscriptionGroupMax=str(present + 2)) as made:
         client = made.connect()
@@ -131,7 +131,7 @@ async def test_a_broker_creates_groups_up_to_its_limit(pairs: Pairs) -> None:
             "group[g4] not exist, and it is not created: this broker has"
             f" {present + 2}, the limit is autoCreateSubscriptionGroupMax={present + 2}."
         )
-        assert made.broker.parts.consumers.group("g1") is not None  # those that exist are served
+        assert made.broker.core.consumers.group("g1") is not None  # those that exist are served
         assert made.topics == {"%RETRY%g0", "%RETRY%g1"}
         assert (await client.heartbeat("g0", "g1")).code == 0
         pulled = await client.pull("g5")
@@ -149,7 +149,7 @@ async def test_a_broker_creates_groups_up_to_its_limit(pairs: Pairs) -> None:
 
 async def test_a_broker_creates_topics_up_to_its_limit(pairs: Pairs) -> None:
     async with world(pairs, "a") as made:
-        present = len(made.broker.parts.topics)
+        present = len(made.broker.core.topics)
     await pairs.stop(made.broker)
     async with world(pairs, "a", autoCreateTopicMax=str(present + 1)) as made:
         client = made.connect()
@@ -258,4 +258,4 @@ async def test_what_was_not_created_is_logged_in_bounds(
         lines = [text for text in caplog.messages if "is not created" in text]
         assert 0 < len(lines) <= 20
         assert "peer=127.0.0.1:" in lines[0]
-        await until(lambda: made.broker.parts.topics.get("t0") is None)
+        await until(lambda: made.broker.core.topics.get("t0") is None)

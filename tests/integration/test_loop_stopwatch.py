@@ -173,7 +173,7 @@ class Servers(Measured):
         self.last_record = 0
 
     async def fill(self) -> None:
-        parts = self.broker.parts
+        core = self.broker.core
         configs = [
             TopicConfig(
                 topic_name=topic_name(n),
@@ -183,27 +183,27 @@ class Servers(Measured):
             )
             for n in range(TOPICS)
         ]
-        await parts.topics.put([*configs, wide(WIDE), TopicConfig(topic_name=LONG)])
+        await core.topics.put([*configs, wide(WIDE), TopicConfig(topic_name=LONG)])
         groups = [SubscriptionGroupConfig(group_name=group_name(n)) for n in range(GROUPS)]
         names = [GROUP, BUSY_GROUP]
-        await parts.groups.put(
+        await core.groups.put(
             [*groups, *(SubscriptionGroupConfig(group_name=name) for name in names)]
         )
         for number in range(TOPICS):
             for queue in range(2):
-                parts.offsets.commit(BUSY_GROUP, topic_name(number), queue, number)
-            parts.offsets.commit(group_name(number % GROUPS), LONG, 0, 1)
-            parts.stats.got(group_name(number % GROUPS), LONG, 0, 1, 1)
-            parts.stats.put(topic_name(number), 0, 1, 1)
+                core.offsets.commit(BUSY_GROUP, topic_name(number), queue, number)
+            core.offsets.commit(group_name(number % GROUPS), LONG, 0, 1)
+            core.stats.got(group_name(number % GROUPS), LONG, 0, 1, 1)
+            core.stats.put(topic_name(number), 0, 1, 1)
         for queue in range(WIDE_QUEUES):
-            parts.offsets.commit(GROUP, WIDE, queue, queue)
-            parts.offsets.note_pulled(GROUP, WIDE, queue, queue)
-            parts.stats.put(WIDE, queue, 1, 1)
-            parts.stats.got(GROUP, WIDE, queue, 1, 1)
+            core.offsets.commit(GROUP, WIDE, queue, queue)
+            core.offsets.note_pulled(GROUP, WIDE, queue, queue)
+            core.stats.put(WIDE, queue, 1, 1)
+            core.stats.got(GROUP, WIDE, queue, 1, 1)
         self.store_messages()
 
     def store_messages(self) -> None:
-        store = self.broker.parts.store
+        store = self.broker.core.store
         properties = b"KEYS\x01the-key\x02TAGS\x01tag"
         body = encode_batch([BatchItem(0, b"x" * 8, properties)] * 2000)
         host = bytes([127, 0, 0, 1]) + bytes(4)
@@ -240,8 +240,8 @@ class Names(Measured):
         for number in range(BROKERS):
             await self.register(f"broker-{number}", ["shared", f"of-{number}"])
         values = {f"key-{n}": "broker-0:8" for n in range(TOPICS)}
-        self.server.parts.kv._table[MANY] = values
-        self.server.parts.kv._table[ORDER_NAMESPACE] = dict(values)
+        self.server.core.kv._table[MANY] = values
+        self.server.core.kv._table[ORDER_NAMESPACE] = dict(values)
 
     async def register(self, name: str, topics: list[str], connection: object = None) -> None:
         registration = Registration(
@@ -255,7 +255,7 @@ class Names(Measured):
             filter_servers=(f"{name}:2",),
             expiry_ms=86_400_000,
         )
-        await self.server.registry.register(registration, connection, self.server.parts.now_ms())
+        await self.server.registry.register(registration, connection, self.server.core.now_ms())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -492,7 +492,7 @@ def filtered_pulls(code: RequestCode, subscribed: dict[str, object]) -> Frames:
 
 def held_pulls(servers: Servers) -> Frames:
     topic = servers.unused("held")
-    servers.run(servers.broker.parts.topics.put([TopicConfig(topic_name=topic)]))
+    servers.run(servers.broker.core.topics.put([TopicConfig(topic_name=topic)]))
     waiting = [
         frame(
             RequestCode.PULL_MESSAGE,
@@ -513,7 +513,7 @@ def held_pulls(servers: Servers) -> Frames:
     peers = [Peer(servers.broker.address) for _ in range(20)]
     for peer in peers:
         peer.send(b"".join(waiting))
-    while len(servers.broker.parts.held) < 20_000:
+    while len(servers.broker.features.pulling.held) < 20_000:
         servers.run(asyncio.sleep(0.01))
     send = frame(
         RequestCode.SEND_MESSAGE_V2,
@@ -546,7 +546,7 @@ def held_pulls(servers: Servers) -> Frames:
 
 def filtered_held_pulls(servers: Servers, topic: str, send: bytes) -> Frames:
     """Many messages arrive where pulls with long expressions are held."""
-    end = servers.broker.parts.store.next_offset(topic, 0)
+    end = servers.broker.core.store.next_offset(topic, 0)
     peer = Peer(servers.broker.address)
     for expression in long_expressions():
         frame_ = frame(
@@ -694,14 +694,14 @@ def deleted_topics(servers: Servers) -> Frames:
 
 
 async def _make_wide(servers: Servers, name: str) -> None:
-    parts = servers.broker.parts
-    await parts.topics.put([wide(name)])
+    core = servers.broker.core
+    await core.topics.put([wide(name)])
     host = bytes(8)
     for queue in range(WIDE_QUEUES):
-        parts.offsets.commit(GROUP, name, queue, 1)
-        parts.stats.put(name, queue, 1, 1)
+        core.offsets.commit(GROUP, name, queue, 1)
+        core.stats.put(name, queue, 1, 1)
         if queue < WIDE_FILES:
-            parts.store.append(
+            core.store.append(
                 name, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host
             )
 
@@ -711,7 +711,7 @@ def unused_topics(servers: Servers) -> Frames:
 
     async def make() -> None:
         for number in range(500):
-            servers.broker.parts.store.append(
+            servers.broker.core.store.append(
                 f"unknown-{number}", 0, b"x", b"", born_time_ms=1, born_host=host, store_host=host
             )
 
@@ -744,11 +744,11 @@ def deleted_groups(servers: Servers) -> Frames:
     name = servers.unused("gone")
 
     async def make() -> None:
-        parts = servers.broker.parts
-        await parts.groups.put([SubscriptionGroupConfig(group_name=name)])
+        core = servers.broker.core
+        await core.groups.put([SubscriptionGroupConfig(group_name=name)])
         for number in range(5_000):
-            parts.offsets.commit(name, topic_name(number), 0, 1)
-            parts.stats.got(name, topic_name(number), 0, 1, 1)
+            core.offsets.commit(name, topic_name(number), 0, 1)
+            core.stats.got(name, topic_name(number), 0, 1, 1)
 
     servers.prepare(make())
     yield frame(code, groupName=name, cleanOffset="true")
@@ -1258,7 +1258,7 @@ def expiries(names: Names) -> Frames:
     name = names.unused("silent")
     names.prepare(names.register(name, [topic_name(n) for n in range(TOPICS)]))
     registry = names.server.registry
-    names.run(registry.expire(lambda: names.server.parts.now_ms() + 90_000_000))
+    names.run(registry.expire(lambda: names.server.core.now_ms() + 90_000_000))
     assert name not in registry.groups
     names.prepare(names.fill())
     yield frame(RequestCode.GET_NAMESRV_CONFIG)
@@ -1334,9 +1334,11 @@ NAMESRV_CASES: dict[RequestCode, NamesCase] = {
 
 def many_due_messages(servers: Servers) -> Frames:
     """Very many scheduled messages of two levels are due at once, and some large ones."""
-    parts = servers.broker.parts
+    core = servers.broker.core
     host = bytes([127, 0, 0, 1]) + bytes(4)
-    ends = {level: end for level, (_, end) in parts.delay.progress().items()}
+    ends = {
+        level: end for level, (_, end) in servers.broker.features.delay.delivery.progress().items()
+    }
 
     async def store(count: int, body: bytes) -> None:
         for number in range(count):
@@ -1345,7 +1347,7 @@ def many_due_messages(servers: Servers) -> Frames:
             properties = b"DELAY\x01%d\x02REAL_TOPIC\x01%s\x02REAL_QID\x010\x02" % (
                 *(level, LONG.encode()),
             )
-            parts.store.append(
+            core.store.append(
                 DELAY_TOPIC,
                 level - 1,
                 body,
@@ -1357,7 +1359,10 @@ def many_due_messages(servers: Servers) -> Frames:
 
     servers.prepare(store(DUE_MESSAGES, b"x" * 100))
     servers.prepare(store(40, b"x" * LARGE_BYTES))
-    while any(parts.delay.offsets().get(level, 0) < end for level, end in ends.items()):
+    while any(
+        servers.broker.features.delay.delivery.offsets().get(level, 0) < end
+        for level, end in ends.items()
+    ):
         servers.run(asyncio.sleep(0.01))
     yield frame(RequestCode.GET_ALL_DELAY_OFFSET)
 
@@ -1429,7 +1434,7 @@ def test_no_delivery_of_scheduled_messages_keeps_the_loop_of_a_broker_busy(
 
 
 def test_every_request_code_has_hostile_requests(servers: Servers, names: Names) -> None:
-    assert set(servers.broker._servers[0]._handlers) == set(BROKER_CASES)
+    assert set(servers.broker.listening.servers[0]._handlers) == set(BROKER_CASES)
     assert set(names.server._server._handlers) == set(NAMESRV_CASES)
 
 

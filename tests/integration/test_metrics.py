@@ -314,7 +314,7 @@ async def test_the_latencies_of_responses_are_counted_by_their_codes(scene: Scen
     ):
         for number in range(MESSAGES):
             await producer.send(Message("orders", b"%d" % number))
-        held = scene.broker.parts.held
+        held = scene.broker.features.pulling.held
         await until(lambda: len(received) == MESSAGES and "orders" in held.awaited)
         await producer.send(Message("orders", b"ends a held pull"))
         await producer.send_batch([Message("orders", b"%d" % number) for number in range(5)])
@@ -356,19 +356,22 @@ async def test_transactions_are_counted_by_topic(scene: Scene) -> None:
         async def check(self, message: StoredMessage) -> LocalState:
             return LocalState.UNKNOWN
 
-    parts = scene.broker.parts
+    core = scene.broker.core
     async with TransactionProducer(
         scene.name_servers, group="shop", listener=Listener()
     ) as producer:
         for body in (b"yes", b"no", b"yes"):
             await producer.send_in_transaction(Message("orders", body))
         await until(
-            lambda: parts.timings.rollbacks["orders"] == 1 and "orders" in parts.timings.commits
+            lambda: (
+                core.measures.timings.rollbacks["orders"] == 1
+                and "orders" in core.measures.timings.commits
+            )
         )
-        await until(lambda: sum(parts.timings.commits["orders"].counts()) == 2)
+        await until(lambda: sum(core.measures.timings.commits["orders"].counts()) == 2)
     async with Producer(scene.name_servers, group="shop") as plain:
         await plain.send(Message("orders", b"later", delay_level=1))
-    stats = parts.stats
+    stats = core.stats
     scheduled = ("SCHEDULE_CONSUMER", "SCHEDULE_TOPIC_XXXX")
     await until(lambda: scheduled in dict(stats.topics_got()))
     stored = {
@@ -381,7 +384,7 @@ async def test_transactions_are_counted_by_topic(scene: Scene) -> None:
         "SCHEDULE_TOPIC_XXXX": 1,
         "orders": 3,
     }
-    await parts.half_queue.commit_offsets(3, Slices())
+    await scene.broker.features.transactions.half_queue.commit_offsets(3, Slices())
     got = {
         group: sum(cell.messages for cell in queues.values())
         for group, queues in stats.topics_got()
@@ -410,19 +413,19 @@ async def test_a_refused_creation_is_a_failure(scene: Scene) -> None:
 
 
 async def test_retries_and_dead_letters_have_their_own_metrics(scene: Scene) -> None:
-    parts = scene.broker.parts
+    core = scene.broker.core
     retry, dead = "%RETRY%billing", "%DLQ%billing"
-    await parts.topics.create_all(
+    await core.topics.create_all(
         TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
         for name in ("orders", retry, dead)
     )
     async with Producer(scene.name_servers, group="shop") as producer:
         for name, count in ((retry, 2), (dead, 3)):
-            queue = MessageQueue(name, parts.settings().broker_name, 0)
+            queue = MessageQueue(name, core.settings().broker_name, 0)
             for _ in range(count):
                 await producer.send(Message(name, b"1"), queue=queue)
-            parts.offsets.commit("billing", name, 0, 1)
-    parts.stats.sent_back("billing", "orders")
+            core.offsets.commit("billing", name, 0, 1)
+    core.stats.sent_back("billing", "orders")
     found = await scrape(scene.port)
 
     of_retry, of_dead = ({"group": "billing", "topic": name} for name in (retry, dead))
@@ -447,12 +450,14 @@ async def test_a_master_shows_its_slaves_and_a_slave_its_master(tmp_path: Path) 
     async with running_pairs(tmp_path) as pairs:
         served = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
         master = await pairs.start("master", **served)
-        address = f"127.0.0.1:{master.parts.master.port}"
+        address = f"127.0.0.1:{master.features.replication.master.port}"
         slave = await pairs.start("slave", **SLAVE, haMasterAddress=address, **served)
         async with Producer(pairs.name_server.address, group="shop") as producer:
             await producer.send(Message("orders", b"1"))
-        end = master.parts.store.written_to
-        await until(lambda: [each.diff for each in master.parts.master.status()] == [0])
+        end = master.core.store.written_to
+        await until(
+            lambda: [each.diff for each in master.features.replication.master.status()] == [0]
+        )
         pages = [
             await scrape(broker.configuration[MetricsSettings].port) for broker in (master, slave)
         ]
@@ -475,7 +480,7 @@ async def test_a_broker_shows_the_metrics_of_the_exporter_unless_told_otherwise(
         broker = await pairs.start("master", **served, metricsOfExporter="false")
         async with Producer(pairs.name_server.address, group="shop") as producer:
             await producer.send(Message("orders", b"1"))
-        broker.parts.offsets.commit("billing", "orders", 0, 0)
+        broker.core.offsets.commit("billing", "orders", 0, 0)
         found = await scrape(broker.configuration[MetricsSettings].port)
 
     assert OF_EXPORTER.keys().isdisjoint(found.kinds)
@@ -533,7 +538,7 @@ async def test_times_that_are_not_read_in_time_are_left_out(
 ) -> None:
     async with Producer(scene.name_servers, group="shop") as producer:
         await producer.send(Message("orders", b"1"))
-    scene.broker.parts.offsets.commit("billing", "orders", 0, 0)
+    scene.broker.core.offsets.commit("billing", "orders", 0, 0)
     found = await scrape(scene.port)
     assert "rocketmq_consumer_lag_latency" in found.kinds
 
@@ -544,13 +549,13 @@ async def test_times_that_are_not_read_in_time_are_left_out(
 
 
 async def test_a_page_of_ten_thousand_topics_is_made_in_slices(scene: Scene) -> None:
-    parts = scene.broker.parts
+    core = scene.broker.core
     names = [f"t{number:05}" for number in range(TOPICS)]
-    await parts.topics.create_all(TopicConfig(topic_name=name) for name in names)
+    await core.topics.create_all(TopicConfig(topic_name=name) for name in names)
     for number, name in enumerate(names):
-        parts.stats.put(name, 0, 1, 100)
-        parts.stats.got(f"g{number}", name, 0, 1, 100)
-        parts.offsets.commit(f"g{number}", name, 0, 0)
+        core.stats.put(name, 0, 1, 100)
+        core.stats.got(f"g{number}", name, 0, 1, 100)
+        core.offsets.commit(f"g{number}", name, 0, 0)
 
     stopwatch = Stopwatch()
     stopwatch.restart()

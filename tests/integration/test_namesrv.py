@@ -138,10 +138,10 @@ async def test_silent_broker_is_taken_out_and_its_connection_closed(peer: Peer) 
     await peer.register()
     connection = await peer.broker.connection(peer.server.address)
     peer.clock.advance(120_000)
-    await peer.server.parts.liveness.expire()
+    await peer.server.core.liveness.expire()
     assert await peer.route("T") is not None
     peer.clock.advance(1)
-    await peer.server.parts.liveness.expire()
+    await peer.server.core.liveness.expire()
     assert await peer.route("T") is None
     async with asyncio.timeout(TIMEOUT_S):
         await connection.wait_closed()
@@ -160,10 +160,10 @@ async def test_signs_of_life_keep_a_broker(
     }  # fmt: skip
     check(await peer.call(code, body=DataVersion(counter=1).encode(), fields=fields))
     peer.clock.advance(silence_ms)
-    await peer.server.parts.liveness.expire()
+    await peer.server.core.liveness.expire()
     assert await peer.route("T") is not None
     peer.clock.advance(1)
-    await peer.server.parts.liveness.expire()
+    await peer.server.core.liveness.expire()
     assert await peer.route("T") is None
 
 

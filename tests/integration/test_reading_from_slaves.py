@@ -31,8 +31,8 @@ async def filled(pairs: Pairs, **of_slave: str) -> tuple[Broker, Broker]:
     async with Producer(pairs.name_server.address, group="p") as producer:
         for number in range(MESSAGES):
             await producer.send(Message("T", str(number).encode()), queue=queue)
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
-    await until(lambda: "T" in slave.parts.topics and "G" in slave.parts.groups)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    await until(lambda: "T" in slave.core.topics and "G" in slave.core.groups)
     return master, slave
 
 
@@ -42,15 +42,15 @@ EXPECTED = [str(number).encode() for number in range(MESSAGES)]
 async def test_a_slave_serves_what_has_left_the_memory_of_the_master(pairs: Pairs) -> None:
     master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="0")
     assert await pairs.consume("G", "T", MESSAGES) == EXPECTED
-    by_master = master.parts.stats.get_messages
+    by_master = master.core.stats.get_messages
     assert 0 < by_master < MESSAGES / 2  # the first pull, and those at the end
-    assert slave.parts.stats.get_messages == MESSAGES - by_master
-    await until(lambda: master.parts.offsets.committed("G", "T", 0) == MESSAGES)
-    assert slave.parts.offsets.of("G", "T") in ({}, master.parts.offsets.of("G", "T"))
+    assert slave.core.stats.get_messages == MESSAGES - by_master
+    await until(lambda: master.core.offsets.committed("G", "T", 0) == MESSAGES)
+    assert slave.core.offsets.of("G", "T") in ({}, master.core.offsets.of("G", "T"))
 
 
 async def test_a_slave_sends_consumers_that_have_caught_up_back(pairs: Pairs) -> None:
     master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="100")
     assert await pairs.consume("G", "T", MESSAGES) == EXPECTED
-    assert master.parts.stats.get_messages > 0
-    assert slave.parts.stats.get_messages > 0
+    assert master.core.stats.get_messages > 0
+    assert slave.core.stats.get_messages > 0

@@ -98,22 +98,22 @@ async def test_recorded_tables_are_copied(recording: str, tmp_path: Path) -> Non
     assert bodies.keys() == set(CODES)
     master = TopicConfigSerializeWrapper.decode(bodies[RequestCode.GET_ALL_TOPIC_CONFIG])
     async with running_pairs(tmp_path) as pairs, replaying_master(pairs, bodies):
-        parts = (await pairs.start("slave", **SLAVE)).parts
-        await until(lambda: parts.topics.version == master.data_version)
-        await until(lambda: parts.offsets.committed("RecGroup", "RecTopic", 1) == 4)
-        await until(lambda: parts.delay.offsets() == {1: 1})
+        slave = await pairs.start("slave", **SLAVE)
+        await until(lambda: slave.core.topics.version == master.data_version)
+        await until(lambda: slave.core.offsets.committed("RecGroup", "RecTopic", 1) == 4)
+        await until(lambda: slave.features.delay.delivery.offsets() == {1: 1})
 
         recorded = file_of(folder, "topics", TopicConfigSerializeWrapper)
-        own = {name for name in parts.topics.all() if parts.topics.is_system(name)}
-        assert parts.topics.all().keys() - own <= recorded.topic_config_table.keys()
+        own = {name for name in slave.core.topics.all() if slave.core.topics.is_system(name)}
+        assert slave.core.topics.all().keys() - own <= recorded.topic_config_table.keys()
         for name, config in recorded.topic_config_table.items():
-            assert parts.topics.all()[name] == config
+            assert slave.core.topics.all()[name] == config
         groups = SubscriptionGroupWrapper.decode(
             bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]
         )
-        await until(lambda: parts.groups.version == groups.data_version)
-        assert parts.groups.all().items() >= groups.subscription_group_table.items()
-        assert "RecGroup" in parts.groups
+        await until(lambda: slave.core.groups.version == groups.data_version)
+        assert slave.core.groups.all().items() >= groups.subscription_group_table.items()
+        assert "RecGroup" in slave.core.groups
 
 
 async def test_schedule_offsets_wait_for_the_log_that_has_what_they_count(
@@ -126,7 +126,7 @@ async def test_schedule_offsets_wait_for_the_log_that_has_what_they_count(
         running_pairs(tmp_path) as pairs,
         replaying_master(pairs, bodies, log_end=100) as asked,
     ):
-        parts = (await pairs.start("slave", **SLAVE)).parts
+        slave = await pairs.start("slave", **SLAVE)
         await until(lambda: len(asked) > 1)
-        assert parts.store.written_to == 0
-        assert parts.delay.offsets() == {}
+        assert slave.core.store.written_to == 0
+        assert slave.features.delay.delivery.offsets() == {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.registration.name_servers import Identity, Registration
 from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
@@ -427,8 +427,8 @@ async def test_each_period_registers_only_what_changed_unless_it_is_forced(
     forced: bool,
     asked: list[int],
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.registration.PERIOD_S_MIN", 0.01)
-    monkeypatch.setattr("cometmq.broker.registration.PERIOD_S_MAX", 0.01)
+    monkeypatch.setattr("cometmq.broker.registration.name_servers.PERIOD_S_MIN", 0.01)
+    monkeypatch.setattr("cometmq.broker.registration.name_servers.PERIOD_S_MAX", 0.01)
     broker.settings = dataclasses.replace(broker.settings, force_register=forced)
     scripted = Scripted(changed=changed)
     async with scripted as address:

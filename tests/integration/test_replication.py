@@ -55,7 +55,7 @@ async def producer(pairs: Pairs) -> AsyncIterator[Producer]:
 
 
 def log_of(broker: Broker) -> bytes:
-    store = broker.parts.store
+    store = broker.core.store
     found = bytearray()
     while (data := store.log_bytes(store.min_log_offset + len(found), 1 << 20)) is not None:
         found += data
@@ -64,17 +64,19 @@ def log_of(broker: Broker) -> bytes:
 
 async def copied(master: Broker, slave: Broker) -> None:
     """Wait until the slave has the whole log."""
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
     assert log_of(slave) == log_of(master)
 
 
 def is_followed(master: Broker, slaves: int = 1) -> bool:
-    end = master.parts.store.written_to
-    return [slave.acknowledged_to for slave in master.parts.master.slaves] == [end] * slaves
+    end = master.core.store.written_to
+    return [slave.acknowledged_to for slave in master.features.replication.master.slaves] == [
+        end
+    ] * slaves
 
 
 def slave_of(master: Broker, number: int = 1) -> dict[str, str]:
-    address = f"127.0.0.1:{master.parts.master.port}"
+    address = f"127.0.0.1:{master.features.replication.master.port}"
     return {"brokerRole": "SLAVE", "brokerId": str(number), "haMasterAddress": address}
 
 
@@ -94,13 +96,13 @@ async def test_a_send_is_acknowledged_when_a_slave_has_it(
     for number in range(20):
         sent = await producer.send(Message("T", b"%d" % number))
         assert sent.status is SendStatus.SEND_OK
-        assert slave.parts.store.written_to == master.parts.store.written_to
+        assert slave.core.store.written_to == master.core.store.written_to
         if flush == "SYNC_FLUSH":
-            assert slave.parts.store.flushed_to == master.parts.store.written_to
+            assert slave.core.store.flushed_to == master.core.store.written_to
     sent = await producer.send_batch([Message("T", b"a"), Message("T", b"b")])
     assert sent.status is SendStatus.SEND_OK
     await copied(master, slave)
-    found = slave.parts.store.get("T", 0, 0, 32)
+    found = slave.core.store.get("T", 0, 0, 32)
     assert [message.body for message in split(b"".join(found.slices))][-2:] == [b"a", b"b"]
 
 
@@ -111,7 +113,7 @@ async def test_without_a_slave_the_producer_is_told_at_once(
     await topic(pairs)
     sent = await producer.send(Message("T", b"stored"))
     assert sent.status is SendStatus.SLAVE_NOT_AVAILABLE
-    assert master.parts.store.bounds("T", 0) == (0, 1)
+    assert master.core.store.bounds("T", 0) == (0, 1)
     sent = await producer.send(Message("T", b"for nobody", wait_store=False))
     assert sent.status is SendStatus.SEND_OK
 
@@ -121,12 +123,12 @@ async def test_a_silent_slave_delays_a_send_by_the_timeout(
 ) -> None:
     master = await pairs.start("master", **SYNC, slaveTimeout="100")
     await topic(pairs)
-    peer = await Peer.connect(master.parts.master.port)
-    peer.write(REPORT.pack(master.parts.store.written_to))
-    await until(lambda: master.parts.master.slaves)
+    peer = await Peer.connect(master.features.replication.master.port)
+    peer.write(REPORT.pack(master.core.store.written_to))
+    await until(lambda: master.features.replication.master.slaves)
     sent = await producer.send(Message("T", b"stored"))
     assert sent.status is SendStatus.FLUSH_SLAVE_TIMEOUT
-    assert master.parts.store.bounds("T", 0) == (0, 1)
+    assert master.core.store.bounds("T", 0) == (0, 1)
     peer.close()
 
 
@@ -158,7 +160,7 @@ async def test_the_end_of_a_transaction_waits_for_a_slave(pairs: Pairs) -> None:
         pairs.name_server.address, group="tx", listener=Commits()
     ) as producer:
         await producer.send_in_transaction(Message("T", b"decided"))
-    await until(lambda: slave.parts.store.bounds("T", 0) == (0, 1))
+    await until(lambda: slave.core.store.bounds("T", 0) == (0, 1))
     await copied(master, slave)
 
 
@@ -221,7 +223,7 @@ async def test_a_master_that_keeps_its_log_port_keeps_the_connection(pairs: Pair
         slave = await pairs.start("slave", **SLAVE, **quick)
         master = await masters.accept()
         assert await master.report() == 0
-        slave.parts.role.follow("127.0.0.1:1", "127.0.0.1:2")  # the second is fixed
+        slave.core.role.follow("127.0.0.1:1", "127.0.0.1:2")  # the second is fixed
         assert [await master.report() for _ in range(2)] == [0, 0]
 
 
@@ -233,11 +235,11 @@ async def test_another_role_ends_the_copy_and_another_address_moves_it(
     slave = await pairs.start("slave", **SLAVE)
     await until(lambda: is_followed(master))
     async with listening() as others:
-        slave.parts.role.follow("", others.address)
+        slave.core.role.follow("", others.address)
         other = await others.accept()
-        assert await other.report() == slave.parts.store.written_to
-        await until(lambda: not master.parts.master.slaves)
-        slave.parts.role.change("ASYNC_MASTER", 0)
+        assert await other.report() == slave.core.store.written_to
+        await until(lambda: not master.features.replication.master.slaves)
+        slave.core.role.change("ASYNC_MASTER", 0)
         await other.closed()
 
 
@@ -265,7 +267,7 @@ async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
         ]
     finally:
         await client.close()
-    end = master.parts.store.written_to
+    end = master.core.store.written_to
     ours, theirs = found
     assert (ours.master, ours.master_commit_log_max_offset, ours.in_sync_slave_nums) == (
         True,
@@ -278,7 +280,10 @@ async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
     assert (connection.slave_ack_offset, connection.diff, connection.in_sync) == (end, 0, True)
     assert connection.transfer_from_where == end
     assert not theirs.master
-    assert theirs.ha_client_runtime_info.master_addr == f"127.0.0.1:{master.parts.master.port}"
+    assert (
+        theirs.ha_client_runtime_info.master_addr
+        == f"127.0.0.1:{master.features.replication.master.port}"
+    )
     assert theirs.ha_client_runtime_info.max_offset == end
     assert theirs.ha_client_runtime_info.last_write_timestamp > 0
 
@@ -286,14 +291,14 @@ async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
 async def test_a_stop_of_the_master_waits_for_its_slaves(pairs: Pairs, producer: Producer) -> None:
     master = await pairs.start("master", **SYNC, slaveTimeout="60000")
     await topic(pairs)
-    peer = await Peer.connect(master.parts.master.port)
-    peer.write(REPORT.pack(master.parts.store.written_to))
-    await until(lambda: master.parts.master.slaves)
+    peer = await Peer.connect(master.features.replication.master.port)
+    peer.write(REPORT.pack(master.core.store.written_to))
+    await until(lambda: master.features.replication.master.slaves)
     sending = asyncio.ensure_future(producer.send(Message("T", b"stored")))
     await peer.chunk()
     stopping = asyncio.ensure_future(pairs.stop(master))
-    await until(master.parts.flow.refusal)
-    peer.write(REPORT.pack(master.parts.store.written_to))
+    await until(master.features.sending.flow.refusal)
+    peer.write(REPORT.pack(master.core.store.written_to))
     assert (await sending).status is SendStatus.SEND_OK
     await stopping
     await peer.closed()
@@ -304,10 +309,10 @@ async def test_if_no_send_waits_for_slaves_what_is_written_shortly_after_shares_
 ) -> None:
     monkeypatch.setattr(master_module, "SHARED_S", 0.3)
     master = await pairs.start("master")
-    store = master.parts.store
-    peer = await Peer.connect(master.parts.master.port)
+    store = master.core.store
+    peer = await Peer.connect(master.features.replication.master.port)
     peer.write(REPORT.pack(store.written_to))
-    await until(lambda: master.parts.master.slaves)
+    await until(lambda: master.features.replication.master.slaves)
     start = store.written_to
     sizes = []
     for number in range(3):
@@ -324,12 +329,12 @@ async def test_each_write_of_a_synchronous_master_is_sent_at_once(
 ) -> None:
     monkeypatch.setattr(master_module, "SHARED_S", 3600.0)
     master = await pairs.start("master", **SYNC)
-    peer = await Peer.connect(master.parts.master.port)
-    peer.write(REPORT.pack(master.parts.store.written_to))
-    await until(lambda: master.parts.master.slaves)
+    peer = await Peer.connect(master.features.replication.master.port)
+    peer.write(REPORT.pack(master.core.store.written_to))
+    await until(lambda: master.features.replication.master.slaves)
     for number in range(3):
-        start = master.parts.store.written_to
-        put(master.parts.store, b"%d" % number)
+        start = master.core.store.written_to
+        put(master.core.store, b"%d" % number)
         assert (await peer.chunk())[0] == start
     peer.close()
 
@@ -343,11 +348,11 @@ async def test_a_slave_that_has_more_than_its_master_is_disconnected(
 ) -> None:
     caplog.set_level(logging.WARNING)
     master = await pairs.start("master")
-    peer = await Peer.connect(master.parts.master.port)
+    peer = await Peer.connect(master.features.replication.master.port)
     peer.write(REPORT.pack(offset))
     await peer.closed()
     assert str(offset) in caplog.text
-    assert not master.parts.master.slaves
+    assert not master.features.replication.master.slaves
 
 
 @pytest.mark.parametrize("offset", [-1, 0])
@@ -358,14 +363,14 @@ async def test_the_log_stays_short_however_many_strangers_connect(
     master = await pairs.start("master")
     caplog.clear()
     for _ in range(3 * LINES_MAX):
-        peer = await Peer.connect(master.parts.master.port)
+        peer = await Peer.connect(master.features.replication.master.port)
         peer.write(REPORT.pack(offset))
         if offset < 0:
             await peer.closed()
         else:
-            await until(lambda: master.parts.master.slaves)
+            await until(lambda: master.features.replication.master.slaves)
             peer.close()
-            await until(lambda: not master.parts.master.slaves)
+            await until(lambda: not master.features.replication.master.slaves)
     lines = [each for each in caplog.records if each.name == "cometmq.broker.replication.master"]
     assert 0 < len(lines) <= LINES_MAX + 1
 
@@ -377,15 +382,15 @@ async def test_too_many_slaves_are_refused(
     master = await pairs.start("master")
     peers = []
     for _ in range(3):
-        peers.append(await Peer.connect(master.parts.master.port))
+        peers.append(await Peer.connect(master.features.replication.master.port))
         peers[-1].write(REPORT.pack(0))
-        await until(lambda: len(master.parts.master.slaves) == min(len(peers), 2))
+        await until(lambda: len(master.features.replication.master.slaves) == min(len(peers), 2))
     await peers[2].closed()
     assert "2 slaves are connected" in caplog.text
     slave = await pairs.start("slave", **SLAVE)  # it has a ticket
     await peers[1].closed()
-    await until(lambda: any(one.slave for one in master.parts.master.slaves))
-    assert slave.parts.role.is_slave
+    await until(lambda: any(one.slave for one in master.features.replication.master.slaves))
+    assert slave.core.role.is_slave
     peers[0].close()
 
 
@@ -395,11 +400,11 @@ async def test_connections_that_report_nothing_keep_no_slave_out(
     monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
     monkeypatch.setattr(master_module, "FIRST_REPORT_S", 1.0)
     master = await pairs.start("master")
-    peers = [await Peer.connect(master.parts.master.port) for _ in range(4)]
+    peers = [await Peer.connect(master.features.replication.master.port) for _ in range(4)]
     await peers[0].closed()
     peers[1].write(b"\0")
     await pairs.start("slave", **SLAVE)
-    await until(lambda: len(master.parts.master.slaves) == 1)
+    await until(lambda: len(master.features.replication.master.slaves) == 1)
     for peer in peers[1:]:  # a byte does not keep a connection
         await peer.closed()
 
@@ -410,7 +415,10 @@ async def test_connections_that_come_all_at_once_keep_the_limit(
     monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
     monkeypatch.setattr(master_module, "FIRST_REPORT_S", 2 * LIMIT_S)
     master = await pairs.start("master")
-    sockets = [socket.create_connection(("127.0.0.1", master.parts.master.port)) for _ in range(40)]
+    sockets = [
+        socket.create_connection(("127.0.0.1", master.features.replication.master.port))
+        for _ in range(40)
+    ]
     peers = [Peer(*await asyncio.open_connection(sock=each)) for each in sockets]
     for peer in peers[:-3]:
         await peer.closed()
@@ -420,8 +428,8 @@ async def test_connections_that_come_all_at_once_keep_the_limit(
 
 async def test_single_bytes_keep_no_connection(pairs: Pairs) -> None:
     master = await pairs.start("master", haHousekeepingInterval="400")
-    peer = await Peer.connect(master.parts.master.port)
-    peer.write(REPORT.pack(master.parts.store.written_to))
+    peer = await Peer.connect(master.features.replication.master.port)
+    peer.write(REPORT.pack(master.core.store.written_to))
     closed = asyncio.create_task(peer.closed())
     async with asyncio.timeout(LIMIT_S):
         while not closed.done():
@@ -433,7 +441,7 @@ async def fill(pairs: Pairs, name: str, bodies: Iterable[bytes]) -> None:
     """Give a broker a log, as it was when it was a master."""
     broker = await pairs.start(name)
     for body in bodies:
-        put(broker.parts.store, body)
+        put(broker.core.store, body)
     await pairs.stop(broker)
 
 
@@ -445,9 +453,9 @@ async def test_a_slave_does_not_follow_a_master_whose_last_record_is_another(
     await fill(pairs, "master", (b"1", b"other", b"more"))
     master = await pairs.start("master")
     slave = await pairs.start("slave", **slave_of(master))
-    end = slave.parts.store.written_to
+    end = slave.core.store.written_to
     await until(lambda: "differs from the master's" in caplog.text)
-    assert slave.parts.store.written_to == end
+    assert slave.core.store.written_to == end
     assert "empty the store of the other broker" in caplog.text
 
 
@@ -457,11 +465,11 @@ async def test_a_slave_follows_on_when_its_last_record_is_that_of_the_master(
 ) -> None:
     master = await pairs.start("master")
     for number in range(count):
-        put(master.parts.store, b"%d" % number)
+        put(master.core.store, b"%d" % number)
     slave = await pairs.start("slave", **slave_of(master))
     await copied(master, slave)
     await pairs.stop(slave)
-    put(master.parts.store, b"more")
+    put(master.core.store, b"more")
     slave = await pairs.start("slave", **slave_of(master))
     await copied(master, slave)
     await until(lambda: is_followed(master))
@@ -472,17 +480,17 @@ async def test_a_broker_id_that_is_connected_is_not_taken_over(
 ) -> None:
     master = await pairs.start("master")
     await pairs.start("slave", **SLAVE)
-    await until(lambda: len(master.parts.master.slaves) == 1)
-    [first] = master.parts.master.slaves
+    await until(lambda: len(master.features.replication.master.slaves) == 1)
+    [first] = master.features.replication.master.slaves
     await pairs.start("copy", **SLAVE)
     await until(lambda: "another process with that id is connected" in caplog.text)
-    assert master.parts.master.slaves == [first]
+    assert master.features.replication.master.slaves == [first]
 
 
 async def test_a_new_connection_of_a_slave_counts_in_place_of_the_old_one(pairs: Pairs) -> None:
     """Together they would be two slaves that have a record."""
     master = await pairs.start("master", **SYNC, inSyncReplicas="3", slaveTimeout="60000")
-    log, store = master.parts.master, master.parts.store
+    log, store = master.features.replication.master, master.core.store
     slave = SlaveNames(1, "", "", "ab" * 16)
     greeting = (
         b"CMQL"
@@ -514,7 +522,7 @@ async def test_a_slave_says_that_its_master_lost_its_last_record(
     await fill(pairs, "master", (b"1",))
     often = {"haHousekeepingInterval": "500", "haSendHeartbeatInterval": "50"}
     master = await pairs.start("master", **often)
-    end = master.parts.store.written_to
+    end = master.core.store.written_to
     await pairs.start("slave", **slave_of(master), **often)
     await until(lambda: f"it sent nothing from log offset {end} on" in caplog.text)
 
@@ -526,8 +534,8 @@ async def test_addresses_of_a_socket_for_both_kinds_are_those_that_are_allowed(
     pairs: Pairs, allowed: str, is_taken: bool
 ) -> None:
     broker = await pairs.start("master", haUnsignedSlaves=allowed)
-    parts, settings = broker.parts, broker.configuration
-    log = Master(parts.role, parts.store, lambda: settings[BrokerSettings])
+    core, settings = broker.core, broker.configuration
+    log = Master(core.role, core.store, lambda: settings[BrokerSettings])
     await log.start("::", 0, needs_greeting=True)
     peer = await Peer.connect(log.port)
     peer.write(REPORT.pack(0))
@@ -541,15 +549,15 @@ async def test_addresses_of_a_socket_for_both_kinds_are_those_that_are_allowed(
 
 async def test_a_slave_has_no_slaves(pairs: Pairs) -> None:
     slave = await pairs.start("slave", **SLAVE)
-    peer = await Peer.connect(slave.parts.master.port)
+    peer = await Peer.connect(slave.features.replication.master.port)
     await peer.closed()
 
 
 async def test_heartbeats_and_the_end_of_a_silent_connection(pairs: Pairs) -> None:
     quick = {"haSendHeartbeatInterval": "50", "haHousekeepingInterval": "400"}
     master = await pairs.start("master", **quick)
-    peer = await Peer.connect(master.parts.master.port)
-    end = master.parts.store.written_to
+    peer = await Peer.connect(master.features.replication.master.port)
+    end = master.core.store.written_to
     peer.write(REPORT.pack(end))
     began_s = time.monotonic()
     assert await peer.header() == (end, 0)
@@ -595,14 +603,14 @@ async def test_a_slave_takes_nothing_but_the_log(
             assert await master.report() == 0
             master.write(data)
             await master.closed()
-        assert slave.parts.store.written_to == 0
+        assert slave.core.store.written_to == 0
         assert caplog.text.count(named) == 1  # logged once, however often it is tried
 
 
 async def test_a_port_that_is_taken_is_named(pairs: Pairs) -> None:
     first = await pairs.start("master")
     with pytest.raises(Exception, match="haListenPort chooses another port"):
-        await pairs.start("other", haListenPort=str(first.parts.master.port))
+        await pairs.start("other", haListenPort=str(first.features.replication.master.port))
 
 
 async def test_a_connection_that_is_made_while_the_role_changes_ends(

@@ -113,7 +113,7 @@ async def test_no_log_and_no_response_of_a_run_has_a_secret(
         codes = {
             pairs.name_server.address: pairs.name_server._server._handlers,
             controller.address: controller.routes,
-            broker.address: broker._servers[0]._handlers,
+            broker.address: broker.listening.servers[0]._handlers,
         }
         for address, handlers in codes.items():
             for code in (*handlers, NO_CODE):

@@ -79,12 +79,12 @@ def send(topic: str, **changes: object) -> SendMessageRequest:
 
 async def test_a_slave_registers_with_its_id_and_learns_of_its_master(pairs: Pairs) -> None:
     slave = await pairs.start("slave", **SLAVE)
-    assert slave.parts.role.master_address == ""
+    assert slave.core.role.master_address == ""
     master = await pairs.start("master")
-    slave.parts.registration.wake()
-    await until(lambda: slave.parts.role.master_address)
-    assert slave.parts.role.master_address == master.address
-    assert slave.parts.role.master_ha_address == f"127.0.0.1:{master.port + 1}"
+    slave.features.registration.registration.wake()
+    await until(lambda: slave.core.role.master_address)
+    assert slave.core.role.master_address == master.address
+    assert slave.core.role.master_ha_address == f"127.0.0.1:{master.port + 1}"
     addresses = pairs.name_server.registry.groups["pair"].addresses
     assert addresses == {0: master.address, 1: slave.address}
 
@@ -92,12 +92,12 @@ async def test_a_slave_registers_with_its_id_and_learns_of_its_master(pairs: Pai
 async def test_a_slave_that_knows_no_master_asks_again(
     pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.registration.MASTER_UNKNOWN_S_MAX", 0.05)
+    monkeypatch.setattr("cometmq.broker.registration.name_servers.MASTER_UNKNOWN_S_MAX", 0.05)
     monkeypatch.setattr("cometmq.broker.replication.metadata.UNKNOWN_S", 0.0)
     slave = await pairs.start("slave", **SLAVE)
     await until(lambda: "master=unknown" in caplog.text)
     master = await pairs.start("master")
-    await until(lambda: slave.parts.role.master_address == master.address)
+    await until(lambda: slave.core.role.master_address == master.address)
 
 
 async def test_topics_groups_and_offsets_are_copied(pairs: Pairs) -> None:
@@ -105,33 +105,33 @@ async def test_topics_groups_and_offsets_are_copied(pairs: Pairs) -> None:
     async with AdminClient(pairs.name_server.address) as admin:
         await admin.create_topic("T", queues=3)
         await admin.create_group(SubscriptionGroupConfig(group_name="G", retry_max_times=7))
-    await master.parts.groups.set_readable("G", "T", False)
-    master.parts.offsets.commit("G", "T", 2, 5)
+    await master.core.groups.set_readable("G", "T", False)
+    master.core.offsets.commit("G", "T", 2, 5)
     slave = await pairs.start("slave", **SLAVE)
-    topics, groups = slave.parts.topics, slave.parts.groups
-    await until(lambda: topics.version == master.parts.topics.version)
-    await until(lambda: groups.version == master.parts.groups.version)
-    assert topics.all() == master.parts.topics.all()
-    assert groups.all() == master.parts.groups.all()
+    topics, groups = slave.core.topics, slave.core.groups
+    await until(lambda: topics.version == master.core.topics.version)
+    await until(lambda: groups.version == master.core.groups.version)
+    assert topics.all() == master.core.topics.all()
+    assert groups.all() == master.core.groups.all()
     assert groups.is_forbidden("G", "T")
-    await until(lambda: slave.parts.offsets.committed("G", "T", 2) == 5)
+    await until(lambda: slave.core.offsets.committed("G", "T", 2) == 5)
 
     await pairs.stop(slave)  # all of it is on its disk
     again = await pairs.start("slave", **SLAVE)
-    assert again.parts.topics.all()["T"].read_queue_nums == 3
-    assert again.parts.groups.all()["G"].retry_max_times == 7
-    assert again.parts.offsets.of("G", "T") == {2: 5}
+    assert again.core.topics.all()["T"].read_queue_nums == 3
+    assert again.core.groups.all()["G"].retry_max_times == 7
+    assert again.core.offsets.of("G", "T") == {2: 5}
 
 
 async def test_what_the_master_has_deleted_goes_and_system_topics_stay(pairs: Pairs) -> None:
     master = await pairs.start("master", traceTopicEnable="false")
     slave = await pairs.start("slave", **SLAVE, traceTopicEnable="true")
-    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
-    assert "RMQ_SYS_TRACE_TOPIC" in slave.parts.topics
-    await slave.parts.topics.create_all([TopicConfig(topic_name="mine")])
-    slave.parts.metadata.get().hurry()
-    await until(lambda: "mine" not in slave.parts.topics)
-    assert slave.parts.topics.version == master.parts.topics.version
+    await until(lambda: slave.core.topics.version == master.core.topics.version)
+    assert "RMQ_SYS_TRACE_TOPIC" in slave.core.topics
+    await slave.core.topics.create_all([TopicConfig(topic_name="mine")])
+    slave.features.replication.metadata.get().hurry()
+    await until(lambda: "mine" not in slave.core.topics)
+    assert slave.core.topics.version == master.core.topics.version
 
 
 async def test_a_master_that_is_gone_is_logged_once_and_asked_for_again(
@@ -142,12 +142,12 @@ async def test_a_master_that_is_gone_is_logged_once_and_asked_for_again(
     monkeypatch.setattr("cometmq.broker.replication.metadata.INTERVAL_S", 0.0)
     master = await pairs.start("master")
     slave = await pairs.start("slave", **SLAVE)
-    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
+    await until(lambda: slave.core.topics.version == master.core.topics.version)
     await pairs.stop(master)
     await until(lambda: "cannot copy tables" in caplog.text)
     master = await pairs.start("master")
-    await master.parts.topics.touch()
-    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
+    await master.core.topics.touch()
+    await until(lambda: slave.core.topics.version == master.core.topics.version)
     assert caplog.text.count("cannot copy tables") == 1
     await until(lambda: "copying tables works again" in caplog.text)
 
@@ -179,8 +179,8 @@ async def test_what_a_slave_refuses(pairs: Pairs, client: RemotingClient) -> Non
     for code, (header, body, expected) in refusals.items():
         response = await call(client, slave.address, code, header, body)
         assert (response.code, "slave" in (response.remark or "")) == (expected, True), code
-    assert slave.parts.store.written_to == 0
-    assert "g" not in slave.parts.groups
+    assert slave.core.store.written_to == 0
+    assert "g" not in slave.core.groups
 
 
 async def test_what_a_slave_serves(pairs: Pairs, client: RemotingClient) -> None:
@@ -223,7 +223,7 @@ async def test_a_pull_outside_the_queue_of_a_slave_goes_to_the_master_with_its_o
         assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert (found.next_begin_offset, found.suggest_which_broker_id) == (7, 0)
         assert bool(hold_ms) == (loop.time() - began_s > 0.04)
-    assert slave.parts.offsets.of("TOOLS_CONSUMER", "SELF_TEST_TOPIC") == {}
+    assert slave.core.offsets.of("TOOLS_CONSUMER", "SELF_TEST_TOPIC") == {}
 
 
 async def test_slaves_of_rocketmq_5_are_served_on_the_fast_port(
@@ -246,9 +246,9 @@ async def test_slaves_of_rocketmq_5_are_served_on_the_fast_port(
 
 async def test_a_slave_assumes_less_of_the_log_to_be_in_memory(pairs: Pairs) -> None:
     slave = await pairs.start("slave", **SLAVE, accessMessageInMemoryMaxRatio="40")
-    limits = slave.parts.store._limits
+    limits = slave.core.store._limits
     as_slave = limits.memory_bytes
-    slave.parts.role.change("ASYNC_MASTER", 0)
+    slave.core.role.change("ASYNC_MASTER", 0)
     assert as_slave == pytest.approx(limits.memory_bytes * 30 / 40)
 
 
@@ -272,15 +272,17 @@ def sealed(authority: Authority, name: str) -> dict[str, str]:
 
 
 def log_of_master(master: Broker) -> dict[str, str]:
-    return {"haMasterAddress": f"127.0.0.1:{master.parts.master.port}"}
+    return {"haMasterAddress": f"127.0.0.1:{master.features.replication.master.port}"}
 
 
 def append(broker: Broker, body: bytes) -> None:
-    put(broker.parts.store, topic="T", body=body)
+    put(broker.core.store, topic="T", body=body)
 
 
 async def refuses_plain_slaves(master: Broker) -> bool:
-    reader, writer = await asyncio.open_connection("127.0.0.1", master.parts.master.port)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", master.features.replication.master.port
+    )
     writer.write(bytes(8))  # the report of a slave that has nothing
     async with asyncio.timeout(LIMIT_S):
         try:
@@ -292,7 +294,7 @@ async def refuses_plain_slaves(master: Broker) -> bool:
 
 
 async def followed(master: Broker, slave: Broker) -> None:
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
 
 
 async def test_the_log_is_sent_over_tls_if_nothing_else_is_accepted(
@@ -308,7 +310,7 @@ async def test_the_log_is_sent_over_tls_if_nothing_else_is_accepted(
     for number in range(200):  # more than is received at a time
         append(master, b"%d" % number * 1000)
     await followed(master, slave)
-    await until(lambda: slave.parts.store.bounds("T", 0) == (0, 201))
+    await until(lambda: slave.core.store.bounds("T", 0) == (0, 201))
     assert await refuses_plain_slaves(master)
 
 
@@ -329,8 +331,8 @@ async def test_neither_side_takes_a_peer_that_it_cannot_verify(
     await until(lambda: "the log is not copied" in caplog.text)
     if wrong == "certificate":  # a slave that refuses the master's sends no alert
         await until(lambda: "its TLS handshake failed: certificate verify failed" in caplog.text)
-    assert slave.parts.store.written_to == 0
-    assert not master.parts.master.slaves
+    assert slave.core.store.written_to == 0
+    assert not master.features.replication.master.slaves
 
 
 async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
@@ -341,7 +343,7 @@ async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
     slave = await pairs.start("slave", **SLAVE, **log_of_master(master))
     await until(lambda: "set haTlsEnable=true here" in caplog.text)
     assert "it uses no TLS for the log, and this broker does; set haTlsEnable" in caplog.text
-    assert slave.parts.store.written_to == 0
+    assert slave.core.store.written_to == 0
 
 
 async def test_a_slave_with_tls_of_a_plain_master_names_the_setting(
@@ -370,14 +372,14 @@ async def test_connections_that_finish_no_tls_handshake_keep_no_slave_out(
     monkeypatch.setattr(master_module, "HANDSHAKE_S", 2 * LIMIT_S)
     authority = Authority(tmp_path, "authority")
     master = await pairs.start("master", **sealed(authority, "master"))
-    peers = [await Peer.connect(master.parts.master.port) for _ in range(8)]
+    peers = [await Peer.connect(master.features.replication.master.port) for _ in range(8)]
     for peer in peers[:5]:
         assert await peer.closed() == b""
     peers[5].write(b"\x16\x03\x01")  # the beginning of a handshake keeps no connection
     slave = await pairs.start(
         "slave", **SLAVE, **sealed(authority, "slave"), **log_of_master(master)
     )
-    await until(lambda: master.parts.master.slaves)
+    await until(lambda: master.features.replication.master.slaves)
     await followed(master, slave)
     assert "3 connections have not reported yet, this is the oldest" in caplog.text
     for peer in peers[5:]:
@@ -392,7 +394,7 @@ async def test_a_tls_handshake_has_a_timeout(
 ) -> None:
     monkeypatch.setattr(master_module, "HANDSHAKE_S", 0.1)
     master = await pairs.start("master", **sealed(Authority(tmp_path, "authority"), "master"))
-    silent = await Peer.connect(master.parts.master.port)
+    silent = await Peer.connect(master.features.replication.master.port)
     assert await silent.closed() == b""
     await until(lambda: "its TLS handshake failed" in caplog.text)
 
@@ -414,7 +416,7 @@ async def test_the_log_may_use_tls_where_clients_need_none(pairs: Pairs, tmp_pat
 
 
 def topics_of_log(broker: Broker) -> list[bytes]:
-    return [facts.topic for facts in broker.parts.store.facts_from(0)]
+    return [facts.topic for facts in broker.core.store.facts_from(0)]
 
 
 async def test_a_slave_that_becomes_a_master_does_what_masters_do(pairs: Pairs) -> None:
@@ -422,36 +424,36 @@ async def test_a_slave_that_becomes_a_master_does_what_masters_do(pairs: Pairs) 
     async with Producer(pairs.name_server.address, group="p") as producer:
         await producer.send(Message("D", b"first", delay_level=1))
         await producer.send(Message("D", b"second", delay_level=2))
-    broker.parts.role.change("SLAVE", 1)
+    broker.core.role.change("SLAVE", 1)
     registry = pairs.name_server.registry
     await until(lambda: registry.groups["pair"].addresses == {1: broker.address})
-    assert not broker.parts.half_queue.is_loaded
+    assert not broker.features.transactions.half_queue.is_loaded
     await asyncio.sleep(1.2)  # the first message was due
     assert topics_of_log(broker) == [b"SCHEDULE_TOPIC_XXXX"] * 2
 
-    broker.parts.role.change("SYNC_MASTER", 0)
+    broker.core.role.change("SYNC_MASTER", 0)
     await until(lambda: registry.groups["pair"].addresses == {0: broker.address})
     await until(lambda: topics_of_log(broker).count(b"D") == 2)
-    assert broker.parts.half_queue.is_loaded
+    assert broker.features.transactions.half_queue.is_loaded
     async with Producer(pairs.name_server.address, group="p") as producer:
         await producer.send(Message("D", b"third"))
 
 
 async def test_a_new_master_delivers_nothing_that_the_old_one_has_delivered(pairs: Pairs) -> None:
     broker = await pairs.start("a", messageDelayLevel="1s 1h")
-    parts = broker.parts
+    core, delay = broker.core, broker.features.delay.delivery
     async with Producer(pairs.name_server.address, group="p") as producer:
         await producer.send(Message("D", b"before", delay_level=1))
-        await until(lambda: parts.delay.offsets().get(1) == 1)
-        copied, log_end = parts.delay.offsets(), parts.store.written_to
+        await until(lambda: delay.offsets().get(1) == 1)
+        copied, log_end = delay.offsets(), core.store.written_to
         await producer.send(Message("D", b"after", delay_level=1))
-        await until(lambda: parts.delay.offsets().get(1) == 2)
-    parts.role.change("SLAVE", 1)
-    parts.delay.copy(copied, None, log_end)  # as the master has had it a while ago
-    assert parts.delay.offsets() == {1: 1}
+        await until(lambda: delay.offsets().get(1) == 2)
+    core.role.change("SLAVE", 1)
+    delay.copy(copied, None, log_end)  # as the master has had it a while ago
+    assert delay.offsets() == {1: 1}
 
-    parts.role.change("ASYNC_MASTER", 0)
-    await until(lambda: parts.delay.offsets().get(1) == 2)
+    core.role.change("ASYNC_MASTER", 0)
+    await until(lambda: delay.offsets().get(1) == 2)
     await asyncio.sleep(0.3)  # a second delivery would be in the log now
     assert topics_of_log(broker).count(b"D") == 2
 
@@ -463,11 +465,11 @@ async def test_a_slave_takes_the_place_of_its_master_at_run_time(pairs: Pairs) -
         await producer.send(Message("T", b"before"))
         await producer.send(Message("T", b"late", delay_level=2))
     slave = await pairs.start("slave", **SLAVE, **levels)
-    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
-    await until(lambda: "T" in slave.parts.topics)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    await until(lambda: "T" in slave.core.topics)
     await pairs.stop(master)
 
-    slave.parts.role.change("ASYNC_MASTER", 0)
+    slave.core.role.change("ASYNC_MASTER", 0)
     registry = pairs.name_server.registry
     await until(lambda: registry.groups["pair"].addresses == {0: slave.address})
     async with Producer(pairs.name_server.address, group="p") as producer:

@@ -20,7 +20,7 @@ class SlowDisk:
     """A store whose syncs take long."""
 
     def __init__(self, broker: Broker) -> None:
-        self._flush = broker.parts.store.flush
+        self._flush = broker.core.store.flush
 
     def flush(self, least_pages: int = 0) -> int:
         time.sleep(SLOW_S)
@@ -47,7 +47,7 @@ async def test_sends_that_wait_for_the_disk_are_logged(
 ) -> None:
     async with Producer(cluster.name_servers, group="p") as producer:
         await producer.send(Message("orders", b"creates the topic"))
-        cluster.brokers[0].parts.commit._store = SlowDisk(cluster.brokers[0])
+        cluster.brokers[0].features.durability.commit._store = SlowDisk(cluster.brokers[0])
         caplog.clear()
         for number in range(count):
             await producer.send(Message("orders", b"%d" % number))

@@ -31,7 +31,7 @@ ALL = {"allAckInSyncStateSet": "true"}
 
 @pytest.fixture
 async def elected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ElectedPairs]:
-    monkeypatch.setattr("cometmq.broker.app.DECISION_S", 0.1)
+    monkeypatch.setattr("cometmq.broker.failover.feature.DECISION_S", 0.1)
     async with running_elected_pairs(tmp_path) as made:
         await made.controller(expiry_scan_ms=100, master_scan_ms=100)
         yield made
@@ -80,8 +80,8 @@ async def test_a_slave_greets_with_its_process_and_is_verified_by_its_master(
     slave = await elected.start("b", **ALL)
     await until(lambda: members(master) == {1, 2})
     assert known(elected).replicas[2].log_state == VERIFIED
-    assert master.parts.elected is not None
-    [(id_, connection)] = master.parts.elected.replication._connections.items()
+    assert master.features.failover.elected is not None
+    [(id_, connection)] = master.features.failover.elected.replication._connections.items()
     assert connection.greeting is not None
     assert connection.greeting.incarnation == known(elected).replicas[id_].incarnation
     await elected.pairs.stop(master)
@@ -150,7 +150,7 @@ async def test_a_copy_does_not_lead_without_what_the_controller_has_heard_of(
     await sent(elected, master, b"1")
     copy_store(tmp_path, "a", "copy")
     await sent(elected, master, b"2")
-    end = master.parts.store.written_to
+    end = master.core.store.written_to
     live = elected.controllers[0]._live
     await until(lambda: any(one.confirmed_to == end for one in live.heard(NAME).values()))
     await elected.pairs.stop(master)

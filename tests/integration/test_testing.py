@@ -40,7 +40,7 @@ async def test_a_cluster_serves_within_its_block_and_is_gone_after_it() -> None:
         async with Producer(cluster.name_servers, group="g") as sending:
             receipt = await sending.send(Message("t", b"x"))
         assert receipt.queue.broker_name == "broker-0"
-        root = cluster.brokers[0].parts.store.settings.root
+        root = cluster.brokers[0].core.store.settings.root
 
     assert not any(answers(address) for address in addresses)
     assert not root.exists()

@@ -17,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.failover.identity import StoreIdentity, StoreIdentityFile
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.controller import broker_set

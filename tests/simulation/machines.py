@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
-from cometmq.broker.assembly import Parts
+from cometmq.broker.core import Core
+from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.broker.failover.epochs.epoch_file import Epoch
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.model.errors import StoreError
@@ -231,8 +231,8 @@ class BrokerMachine(Machine):
         """Whether it copies the log of another broker, or does not know yet what it is."""
         if not self.is_elected:
             return self.settings.get("brokerRole") == "SLAVE"
-        parts = self._parts
-        return parts is None or parts.role.is_slave
+        core = self._core
+        return core is None or core.role.is_slave
 
     async def _run(self, process: Process) -> None:
         configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self.settings)
@@ -243,17 +243,17 @@ class BrokerMachine(Machine):
             self.world.history.failures.append(f"{self.name} does not start: {problem}")
             return
         if self.is_elected:
-            role = self.broker.parts.role
+            role = self.broker.core.role
             role.on_change(lambda: self.world.note(f"{role.name} {self.name}"))
             self.world.note(f"{role.name} {self.name}")
         if self.world.layout.creates_topic and not self.is_slave:
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
-            await self.broker.parts.topics.create_all([config])
+            await self.broker.core.topics.create_all([config])
 
     async def stop(self) -> None:
         """Stop the process as SIGTERM does; a store that cannot be closed is left as it is."""
         process, broker = self.process, self.broker
-        if process is None or broker is None or not self.is_up or self._parts is None:
+        if process is None or broker is None or not self.is_up or self._core is None:
             return
         self.world.note(f"stop {self.name}")
         task = process.spawn(self._stop(broker))
@@ -267,13 +267,15 @@ class BrokerMachine(Machine):
     # --- what it has ----------------------------------------------------------------------------
 
     @property
-    def _parts(self) -> Parts | None:
+    def _core(self) -> Core | None:
         """Of the broker; None if it does not run, or has not opened its store."""
-        return self.broker._parts if self.broker is not None and self.is_up else None
+        if self.broker is None or not self.is_up or not self.broker.is_open:
+            return None
+        return self.broker.core
 
     @property
     def _store(self) -> MessageStore | None:
-        return None if self._parts is None else self._parts.store
+        return None if self._core is None else self._core.store
 
     def log_end(self) -> tuple[int, int] | None:
         """Return where its log ends, for itself and for readers; None if it does not run."""
@@ -282,17 +284,17 @@ class BrokerMachine(Machine):
 
     def committed(self, queue_id: int) -> int | None:
         """Return the committed offset of the group in a queue of the topic."""
-        parts = self._parts
-        return None if parts is None else parts.offsets.committed(GROUP, TOPIC, queue_id)
+        core = self._core
+        return None if core is None else core.offsets.committed(GROUP, TOPIC, queue_id)
 
     @property
     def _epochs(self) -> list[Epoch]:
         """The epochs of the log; those that have no bytes do not reach all copies."""
-        parts = self._parts
-        assert parts is not None
-        assert parts.elected is not None
-        epochs = parts.elected.epochs
-        ends = [epoch.start for epoch in epochs[1:]] + [parts.store.written_to]
+        assert self.broker is not None
+        elected = self.broker.features.failover.elected
+        assert elected is not None
+        epochs = elected.epochs
+        ends = [epoch.start for epoch in epochs[1:]] + [self.broker.core.store.written_to]
         return [epoch for epoch, end in zip(epochs, ends, strict=True) if epoch.start != end]
 
     def differences_from(self, master: BrokerMachine) -> list[str]:

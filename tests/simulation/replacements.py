@@ -19,7 +19,8 @@ import cometmq.broker
 import cometmq.client
 import cometmq.controller
 import cometmq.namesrv
-from cometmq.broker import assembly
+from cometmq.broker import opening
+from cometmq.broker.durability import feature as durability
 from cometmq.remoting import listener, wire
 from cometmq.store import MessageStore, StoreSettings
 from simulation.kernel import EPOCH_MS, PROCESS, SimulatedLoop
@@ -32,8 +33,8 @@ _now: list[SimulatedLoop] = []
 def replaced(loop: SimulatedLoop) -> Iterator[None]:
     """Let the product have its time, disk, network and secrets from a simulated loop."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "GroupCommit", SimulatedCommit)
-        patch.setattr(assembly, "MessageStore", _store)
+        patch.setattr(durability, "GroupCommit", SimulatedCommit)
+        patch.setattr(opening, "MessageStore", _store)
         patch.setattr(listener, "listening_socket", _listen)
         patch.setattr(wire, "write_batch_of", _write_batch)
         for clock_user, name, replacement in _CLOCKS:

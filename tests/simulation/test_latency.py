@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.client import Message, Producer, SendStatus
 from simulation.kernel import PROCESS
 from simulation.layouts import LAYOUTS

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.durability.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
 from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.broker.failover.epochs.wire import MasterEpochs
-from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.store.recovery import Recovery, Redispatched

@@ -101,12 +101,12 @@ async def running_elected_pairs(folder: Path) -> AsyncIterator[ElectedPairs]:
 
 
 def is_master(broker: Broker) -> bool:
-    return not broker.parts.role.is_slave
+    return not broker.core.role.is_slave
 
 
 def members(broker: Broker) -> set[int]:
     """The in-sync set as the master knows it."""
-    elected = broker.parts.elected
+    elected = broker.features.failover.elected
     assert elected is not None
     in_sync = elected.replication.in_sync
     return set() if in_sync is None else set(in_sync.members)
@@ -114,7 +114,7 @@ def members(broker: Broker) -> set[int]:
 
 def log_of(broker: Broker) -> bytes:
     """All bytes of the log."""
-    store = broker.parts.store
+    store = broker.core.store
     parts, at = [], store.min_log_offset
     while (data := store.log_bytes(at, 1 << 20)) is not None:
         parts.append(bytes(data))

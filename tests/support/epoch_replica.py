@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.broker.failover.epochs.epoch_file import EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds
 from cometmq.broker.failover.epochs.replication import EpochReplication
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.store import MessageStore
 from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles

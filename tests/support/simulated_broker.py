@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker import assembly
+from cometmq.broker import opening
 from cometmq.broker.app import SETTINGS, Broker
-from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.durability import feature as durability
+from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.clock import ManualClock
@@ -132,8 +133,8 @@ def _store_in_loop(settings: StoreSettings, *, threaded: bool, **parts: Any) -> 
 def one_thread(clock: ManualClock) -> Iterator[None]:
     """Let brokers that run within it have no threads and no time but that of the clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "GroupCommit", _CommitInLoop)
-        patch.setattr(assembly, "MessageStore", _store_in_loop)
+        patch.setattr(durability, "GroupCommit", _CommitInLoop)
+        patch.setattr(opening, "MessageStore", _store_in_loop)
         for module, name in _stopwatches():
             patch.setattr(module, name, clock.monotonic)
         yield
@@ -214,10 +215,9 @@ def _end(loop: SimulatedLoop, broker: Broker) -> None:
         task.cancel()
     if tasks:
         loop.run_until_complete(_all(tasks))
-    for server in broker._servers:
-        server.stop_accepting()
-    if broker._parts is not None:
-        broker._parts.master.stop_accepting()
+    if broker.is_open:
+        broker.listening.stop_accepting()
+        broker.features.replication.master.stop_accepting()
     loop.close()
 
 
@@ -229,5 +229,5 @@ def connect(broker: Broker, handlers: Mapping[int, RequestHandler]) -> Connectio
     """Return the client's end of a new connection to a broker that runs in this loop."""
     settings = RemotingSettings()
     client = Connection(handlers, settings=settings, supervisor=Supervisor("client"))
-    join(broker._servers[0]._connection(), client)
+    join(broker.listening.servers[0]._connection(), client)
     return client

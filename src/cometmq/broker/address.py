@@ -16,6 +16,7 @@ import msgspec
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.record import encode_host
 from cometmq.remoting.ports import reachable_host
 
 
@@ -30,6 +31,20 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     def at(self, port: int) -> str:
         """Return ``host:port``; an IPv6 host is in brackets."""
         return host_and_port(self.host, port)
+
+    def endpoint(self, port: int) -> Endpoint:
+        """Return where a broker with this address listens."""
+        return Endpoint(self.at(port), port, encode_host(self.ip, port))
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a broker listens."""
+
+    address: str
+    """``host:port`` as registered."""
+    port: int
+    store_host: bytes
+    """The address as records contain it: 8 or 20 bytes."""
 
 
 def broker_address(settings: BrokerSettings) -> BrokerAddress:

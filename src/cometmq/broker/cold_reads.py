@@ -82,7 +82,8 @@ class ColdReads:
         *,
         reads_ahead: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._flow = flow
+        self.flow = flow
+        """Decides when pulls may read, if they are limited."""
         self._limited = limited
         self._reads_ahead = reads_ahead
         self._delayed: dict[asyncio.Task[None], None] = {}
@@ -153,9 +154,9 @@ class ColdReads:
 
     def _read(self, read: Callable[[], None], size_bytes: int, group: str) -> asyncio.Future[None]:
         """Read for a pull, as soon as flow control allows it."""
-        if self._closed or self._flow is None:
+        if self._closed or self.flow is None:
             return self._submit(self._threads, read)
-        flow = self._flow.get() if self._limited() else self._flow.made()
+        flow = self.flow.get() if self._limited() else self.flow.made()
         if flow is None:
             return self._submit(self._threads, read)
         try:

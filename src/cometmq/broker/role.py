@@ -8,6 +8,7 @@ Source: BrokerStartup (which ids belong to which role), RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -74,6 +75,9 @@ class Role:
         """``host:port`` of the master of a slave; empty if it is not known."""
         self.master_ha_address = ha_address
         """``host:port`` at which that master sends its log; empty if it is not known."""
+        self.in_force = asyncio.Event()
+        """Set while the role is in force: a slave, or a master that accepts sends."""
+        self.in_force.set()
         self._take(name, broker_id)
 
     def _take(self, name: str, broker_id: int) -> None:

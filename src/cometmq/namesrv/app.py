@@ -15,8 +15,9 @@ from cometmq.access.account_settings import AccountSettings, server_guard, signi
 from cometmq.access.needs import StatedNeeds
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.address import host_and_port
-from cometmq.namesrv.assembly import FEATURES, assemble
+from cometmq.namesrv.assembly import FEATURES
 from cometmq.namesrv.config import NameServerSettings
+from cometmq.namesrv.core import open_core
 from cometmq.namesrv.registry import Registry
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import (
@@ -126,7 +127,7 @@ class NameServer:
         files = files or SystemFiles()
         if access is None:
             access = server_guard(self.configuration, NEEDS, self._clock, files)
-        self.parts = assemble(
+        self.core = open_core(
             self.configuration,
             client=self._client,
             supervisor=self._supervisor,
@@ -135,7 +136,7 @@ class NameServer:
             up_ms=lambda: self._now_ms() - self._started_ms,
         )
         self._metrics: Exporter | None = None
-        features = [build(self.parts) for build in FEATURES]
+        features = [build(self.core) for build in FEATURES]
         jobs = [job for feature in features for job in feature.jobs]
         self._jobs = JobRunner(jobs if access is None else [*jobs, *access.jobs()])
         served = handlers_of(features)
@@ -146,7 +147,7 @@ class NameServer:
             settings=self.configuration[RemotingSettings],
             tls=self.configuration[TlsSettings],
             name="namesrv",
-            on_close=self.parts.liveness.connection_closed,
+            on_close=self.core.liveness.connection_closed,
             guard=None if access is None else access.guard,
             knows=None if access is None else access.knows,
         )
@@ -154,7 +155,7 @@ class NameServer:
     @property
     def registry(self) -> Registry:
         """The registered brokers and their topics."""
-        return self.parts.registry
+        return self.core.registry
 
     @property
     def port(self) -> int:
@@ -184,7 +185,7 @@ class NameServer:
         if has_metrics(self.configuration):
             from cometmq.namesrv.admin.metrics import start_metrics  # most servers have none
 
-            self._metrics = await start_metrics(self.parts, self.address)
+            self._metrics = await start_metrics(self.core, self.address)
         self._jobs.start()
         log.info("name server started address=%s", self.address)
 

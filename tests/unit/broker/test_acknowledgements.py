@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.durability_wait import DurabilityWait
+from cometmq.broker.durability.acknowledgements import Acknowledgements
+from cometmq.broker.durability.group_commit import GroupCommit
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.role import ASYNC_MASTER, SYNC_MASTER, Role
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
 

@@ -254,8 +254,8 @@ async def test_a_cold_pull_counts_for_the_limit_of_its_group(broker: Broker) -> 
     wired.transport.send(pull(1))
     await wired.answered(1)
 
-    assert broker.reads._flow is not None
-    groups = broker.reads._flow.get().groups(asyncio.get_running_loop().time())
+    assert broker.reads.flow is not None
+    groups = broker.reads.flow.get().groups(asyncio.get_running_loop().time())
     assert list(groups) == ["g"]
     assert groups["g"].size_bytes > 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.sending.group_commit import GroupCommit, SyncedStore
+from cometmq.broker.durability.group_commit import GroupCommit, SyncedStore
 from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore, StoreUnavailableError
 from support.faulty_files import FaultyFiles

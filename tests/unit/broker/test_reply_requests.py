@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.durability_wait import DurabilityWait
+from cometmq.broker.durability.acknowledgements import Acknowledgements
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats

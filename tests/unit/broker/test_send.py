@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.durability.group_commit import GroupCommit
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.durability.acknowledgements import Acknowledgements
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels

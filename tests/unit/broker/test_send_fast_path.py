@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cometmq.broker.durability.group_commit import GroupCommit
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.fast_path import SendFastPath, SendHeaderReader
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
 from cometmq.broker.sending.validation import SendRules, SendValidation

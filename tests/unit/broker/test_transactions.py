@@ -16,12 +16,12 @@ import pytest
 
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.durability.acknowledgements import Acknowledgements
+from cometmq.broker.durability.group_commit import GroupCommit
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, SYNC_MASTER
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.transactions.check_service import UNSENT_MAX, CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties

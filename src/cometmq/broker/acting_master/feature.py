@@ -1,33 +1,128 @@
-"""Request handlers and jobs of a master and its slaves with ``enableSlaveActingMaster``."""
+"""A master and its slaves with ``enableSlaveActingMaster``: their life, requests and jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job
+from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.acting_master.service import ActingMaster
+    from cometmq.broker.delay.feature import DelayFeature
+    from cometmq.broker.registration.name_servers import Registration
+    from cometmq.broker.replication.feature import ReplicationFeature
+    from cometmq.broker.transactions.feature import TransactionsFeature
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the heartbeats to name servers, and the check whether there is a master."""
-    acting = parts.acting
-    if acting is None:
-        return Feature({})
+class OffsetTakeoverFeature(BrokerFeature):
+    """Takes over the offsets of a slave that acted as the master while this one was gone.
 
-    def heartbeat_s() -> float:
-        return parts.settings().broker_heartbeat_interval_ms / 1000
+    Args:
+        core: of the broker.
+        delay: takes over the schedule offsets.
+        name_servers: returns the addresses of the name servers.
+    """
 
-    def check_s() -> float:
-        return parts.settings().sync_broker_member_group_period_ms / 1000
+    def __init__(
+        self, core: Core, delay: DelayFeature, name_servers: Callable[[], Sequence[str]]
+    ) -> None:
+        self._core = core
+        self._delay = delay
+        self._name_servers = name_servers
 
-    return Feature(
-        {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: acting.smallest_id_changed},
-        [
-            Job("send-heartbeats", heartbeat_s, parts.registration.send_heartbeats),
-            Job("check-master", check_s, acting.check, first_s=0.0),
-        ],
-    )
+    async def start(self) -> None:
+        """Take them over before the slave copies those here."""
+        core, settings = self._core, self._core.settings()
+        if core.role.is_slave or not settings.enable_slave_acting_master:
+            return
+        # Most brokers never need these.
+        from cometmq.broker.acting_master.offset_takeover import take_over_offsets
+        from cometmq.protocol.headers import (
+            ExchangeBrokerHaInfoRequest,
+            GetBrokerMemberGroupRequest,
+        )
+
+        announcement = None
+        if port := settings.listen_port:  # else the system chooses the ports
+            announcement = ExchangeBrokerHaInfoRequest(
+                master_ha_address=core.address.at(settings.ha_listen_port or ha_port(port)),
+                master_flush_offset=core.store.written_to,
+                master_address=core.address.at(port),
+            )
+        await take_over_offsets(
+            core.client,
+            self._name_servers(),
+            GetBrokerMemberGroupRequest(
+                cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
+            ),
+            announcement,
+            offsets=core.offsets,
+            bounds=core.store.bounds,
+            delay=self._delay.delivery,
+        )
+
+
+class ActingMasterFeature(BrokerFeature):
+    """Sends heartbeats to name servers, and acts as the master while there is none.
+
+    Args:
+        core: of the broker.
+        registration: knows the name servers.
+        replication: hears the master; learns whether there is one.
+        delay, transactions: have the messages that go to other brokers meanwhile.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        registration: Registration,
+        replication: ReplicationFeature,
+        delay: DelayFeature,
+        transactions: TransactionsFeature,
+    ) -> None:
+        self._core = core
+        self._registration = registration
+        self.acting: ActingMaster | None = None
+        """None without ``enableSlaveActingMaster``."""
+        if core.settings().enable_slave_acting_master:
+            from cometmq.broker.acting_master.service import ActingMaster
+
+            replication.stand_in = self.acting = ActingMaster(
+                core.role,
+                core.client,
+                core.settings,
+                registration,
+                hears_master=lambda seconds: replication.log_copy.get().hears_master(seconds),
+                delay=delay.delivery,
+                halves=transactions.half_queue,
+            )
+
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the heartbeats to name servers, and the check whether there is a master."""
+        if self.acting is None:
+            return Feature({})
+        return Feature(
+            {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.acting.smallest_id_changed},
+            [
+                Job("send-heartbeats", self._heartbeat_s, self._registration.send_heartbeats),
+                Job("check-master", self._check_s, self.acting.check, first_s=0.0),
+            ],
+        )
+
+    def _heartbeat_s(self) -> float:
+        return self._core.settings().broker_heartbeat_interval_ms / 1000
+
+    def _check_s(self) -> float:
+        return self._core.settings().sync_broker_member_group_period_ms / 1000
+
+    async def end(self) -> None:
+        """Act as the master no more."""
+        if self.acting is not None:
+            await self.acting.stop()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.acting_master.member_query import broker_set_addresses
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.delivery import ScheduledDelivery
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.name_servers import Registration
 from cometmq.broker.role import MASTER_ID, Role
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, ResponseError

@@ -83,7 +83,7 @@ from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
-    from cometmq.broker.sending.group_commit import GroupCommit
+    from cometmq.broker.durability.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

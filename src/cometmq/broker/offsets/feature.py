@@ -1,9 +1,12 @@
-"""Request handlers and jobs for committed offsets."""
+"""The committed offsets, and the requests and jobs for them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.prerequisites import with_prerequisites
@@ -13,62 +16,93 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
     from cometmq.broker.offsets.reset import ResetHandler
 
 
 FIRST_PERSIST_S = 10.0
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the handlers of committed offsets, resets and the bounds of queues."""
-    offsets = OffsetHandler(
-        parts.offsets,
-        store=parts.store,
-        cold_reads=parts.cold_reads,
-        topics=parts.topics,
-        groups=parts.groups,
-    )
-    bounds = QueueBoundsHandler(parts.store, parts.cold_reads)
+class OffsetsFeature(BrokerFeature):
+    """Keeps the committed offsets.
 
-    def make_reset() -> ResetHandler:
-        from cometmq.broker.offsets.reset import ResetHandler
+    Args:
+        core: of the broker.
+    """
 
-        return ResetHandler(
-            parts.offsets,
-            consumers=parts.consumers,
-            store=parts.store,
-            topics=parts.topics,
-            groups=parts.groups,
-            settings=parts.settings,
-            role=parts.role,
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handlers of committed offsets, resets and the bounds of queues."""
+        core = self._core
+        offsets = OffsetHandler(
+            core.offsets,
+            store=core.store,
+            cold_reads=core.cold_reads,
+            topics=core.topics,
+            groups=core.groups,
+        )
+        bounds = QueueBoundsHandler(core.store, core.cold_reads)
+
+        def make_reset() -> ResetHandler:
+            from cometmq.broker.offsets.reset import ResetHandler
+
+            return ResetHandler(
+                core.offsets,
+                consumers=core.consumers,
+                store=core.store,
+                topics=core.topics,
+                groups=core.groups,
+                settings=core.settings,
+                role=core.role,
+            )
+
+        reset = Deferred(make_reset)
+        return Feature(
+            {
+                RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
+                RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+                RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
+                RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
+                RequestCode.QUERY_CORRECTION_OFFSET: exclusive(offsets.correction),
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(bounds.search),
+                RequestCode.GET_MAX_OFFSET: bounds.max_offset,
+                RequestCode.GET_MIN_OFFSET: bounds.min_offset,
+                RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(
+                    reset.handler(lambda h: h.reset)
+                ),
+            },
+            _jobs(core),
         )
 
-    reset = Deferred(make_reset)
-    return Feature(
-        {
-            RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
-            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
-            RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
-            RequestCode.QUERY_CORRECTION_OFFSET: exclusive(offsets.correction),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(bounds.search),
-            RequestCode.GET_MAX_OFFSET: bounds.max_offset,
-            RequestCode.GET_MIN_OFFSET: bounds.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(reset.handler(lambda h: h.reset)),
-        },
-        _jobs(parts),
-    )
+    async def before_sends(self) -> None:
+        """Correct offsets that the log of a new master does not have."""
+        await self._core.offsets.correct(self._core.store.next_offset)
+
+    def before_truncation(self, log_end: int) -> None:
+        """Move offsets back that count messages which are about to be truncated."""
+        store = self._core.store
+
+        def ends(topic: str, queue_id: int) -> tuple[int, int]:
+            end = store.end_at(topic, queue_id, log_end)
+            return end, store.next_offset(topic, queue_id)
+
+        if self._core.offsets.take_back(ends):
+            self._core.persist_offsets()
+
+    def save(self) -> None:
+        """Write the committed offsets."""
+        self._core.persist_offsets()
 
 
-def _jobs(parts: Parts) -> list[Job]:
+def _jobs(core: Core) -> list[Job]:
     """The write of committed offsets to their file."""
     return [
         Job(
             "persist-consumer-offsets",
-            lambda: parts.settings().flush_consumer_offset_interval_ms / 1000,
-            lambda: parts.offsets.persist(parts.store.flush),
+            lambda: core.settings().flush_consumer_offset_interval_ms / 1000,
+            core.persist_offsets,
             first_s=FIRST_PERSIST_S,
             blocking=True,
         )

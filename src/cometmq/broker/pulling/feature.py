@@ -1,43 +1,83 @@
-"""Request handlers for pulls."""
+"""The held pulls, and the requests for pulls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
+from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.octets import is_compiled
+from cometmq.remoting import Connection
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.delay.feature import DelayFeature
+    from cometmq.broker.durability.feature import DurabilityFeature
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the handlers of pulls; the fast port does not serve them."""
-    handler = PullHandler(
-        store=parts.store,
-        topics=parts.topics,
-        groups=parts.groups,
-        consumers=parts.consumers,
-        filters=parts.filters,
-        offsets=parts.offsets,
-        held=parts.held,
-        cold_reads=parts.cold_reads,
-        settings=parts.settings,
-        role=parts.role,
-        stats=parts.stats,
-        host=parts.address.host,
-        latencies=parts.latencies,
-        access=parts.access,
-    )
-    parts.consumers.on_changed_expressions = handler.changed_expressions
-    check = None if parts.access is None else parts.access.for_pulls()
-    pull = with_prerequisites(handler.handle)
-    return Feature(
-        {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
-        fast_path=PullFastPath(handler, check) if is_compiled() else None,
-        on_fast_port=False,
-    )
+class PullingFeature(BrokerFeature):
+    """Holds pulls until messages arrive.
+
+    Args:
+        core: of the broker.
+        durability: shows messages to readers once they are durable.
+        delay: gets to know of scheduled messages that arrive.
+        access: checks pulls; None without access control.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        durability: DurabilityFeature,
+        delay: DelayFeature,
+        access: AccessControl | None,
+    ) -> None:
+        self._core = core
+        self._access = access
+        self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
+        request_sync = durability.commit.request_sync
+        Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
+
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handlers of pulls; the fast port does not serve them."""
+        core = self._core
+        handler = PullHandler(
+            store=core.store,
+            topics=core.topics,
+            groups=core.groups,
+            consumers=core.consumers,
+            filters=core.filters,
+            offsets=core.offsets,
+            held=self.held,
+            cold_reads=core.cold_reads,
+            settings=core.settings,
+            role=core.role,
+            stats=core.stats,
+            host=core.address.host,
+            latencies=core.measures.latencies,
+            access=self._access,
+        )
+        core.consumers.on_changed_expressions = handler.changed_expressions
+        check = None if self._access is None else self._access.for_pulls()
+        pull = with_prerequisites(handler.handle)
+        return Feature(
+            {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
+            fast_path=PullFastPath(handler, check) if is_compiled() else None,
+            on_fast_port=False,
+        )
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Drop the held pulls of the connection."""
+        self.held.connection_closed(connection)
+
+    async def end(self) -> None:
+        """Respond to the held pulls."""
+        self.held.close()

@@ -1,63 +1,211 @@
-"""Request handlers and jobs for replication."""
+"""The copies of log and tables between a master and its slaves, and the requests for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import secrets
+from typing import TYPE_CHECKING, Protocol
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
+from cometmq.broker.replication.greeting import Introduction, SlaveNames
+from cometmq.broker.replication.master import Master
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
+from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.delay.feature import DelayFeature
+    from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.failover.feature import Elected
+    from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.replication.handler import EmptyTablesHandler, HaInfoHandler
+    from cometmq.broker.replication.log_tls import LogTls
+    from cometmq.broker.replication.metadata import MetadataCopy
+    from cometmq.broker.replication.slave import LogCopy
     from cometmq.broker.replication.status import StatusHandler
 
 COPY_CHECK_S = 1.0
 
 
-def build(parts: Parts, endpoint: Endpoint) -> Feature:
-    """Build the handlers that serve slaves, and the copy of the master's tables."""
+class StandIn(Protocol):
+    """A slave that acts as the master while there is none, as far as replication knows it."""
 
-    async def copy_tables() -> None:
-        if parts.role.is_slave and (parts.acting is None or parts.acting.has_master):
-            await parts.metadata.get().run()
+    has_master: bool
+    """Whether there is a master whose tables may be copied."""
 
-    started_ms = parts.clock.now_ms()
+    async def announced(self, request: Request) -> Response:
+        """Take notice of a master that is about to be there again."""
 
-    def make_tables() -> EmptyTablesHandler:
-        from cometmq.broker.replication.handler import EmptyTablesHandler
 
-        return EmptyTablesHandler(parts.clock, started_ms)
+class ReplicationFeature(BrokerFeature):
+    """Sends slaves the log of a master, and copies log and tables of the master of a slave.
 
-    def make_state() -> StatusHandler:
-        from cometmq.broker.replication.status import StatusHandler
+    Args:
+        core: of the broker.
+        durability: syncs the copied log; learns what slaves have.
+        delay: takes copies of the schedule offsets.
+        registration: finds the master.
+        elected: the log and the role of a broker whose role controllers decide.
+        tls: of the connections for the log.
+        needs_greeting: whether access control wants signed greetings of slaves.
+    """
 
-        return StatusHandler(parts.role, parts.store, parts.master, parts.log_copy)
+    def __init__(
+        self,
+        core: Core,
+        durability: DurabilityFeature,
+        delay: DelayFeature,
+        registration: Registration,
+        elected: Elected | None,
+        *,
+        tls: LogTls,
+        needs_greeting: bool,
+    ) -> None:
+        self._core = core
+        self._durability = durability
+        self._delay = delay
+        self._registration = registration
+        self._elected = elected
+        self._tls = tls
+        self._needs_greeting = needs_greeting
+        self._incarnation = secrets.token_hex(16)
+        self.stand_in: StandIn | None = None
+        """This broker, if it may act as the master."""
+        if elected is None:
+            self.master = Master(core.role, core.store, core.settings)
+            durability.add_slaves(self.master.acknowledgements, None)
+        else:
+            self.master = elected.log.master
+            durability.add_slaves(self.master.acknowledgements, elected.log.wait_confirmed)
+        self.log_copy: Deferred[LogCopy] = Deferred(self._make_log_copy)
+        """Copies the log of the master: made when this broker is a slave."""
+        self.metadata = Deferred(self._make_metadata)
+        """Copies the tables of the master: made when this broker is a slave."""
 
-    def make_addresses() -> HaInfoHandler:
-        from cometmq.broker.replication.handler import HaInfoHandler
+    def ha_address(self, endpoint: Endpoint) -> str:
+        """Return ``host:port`` at which slaves copy the log."""
+        return self._core.address.at(self.master.port or ha_port(endpoint.port))
 
-        return HaInfoHandler(
-            parts.role,
-            None if parts.acting is None else parts.acting.announced,
-            address=endpoint.address,
-            ha_address=lambda: parts.address.at(parts.master.port),
-            log_end=started_at,
-            master=parts.master,
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handlers that serve slaves, and the copy of the master's tables."""
+        core, master = self._core, self.master
+        started_ms, started_at = core.clock.now_ms(), core.store.written_to
+
+        def make_tables() -> EmptyTablesHandler:
+            from cometmq.broker.replication.handler import EmptyTablesHandler
+
+            return EmptyTablesHandler(core.clock, started_ms)
+
+        def make_state() -> StatusHandler:
+            from cometmq.broker.replication.status import StatusHandler
+
+            return StatusHandler(core.role, core.store, master, self.log_copy)
+
+        def make_addresses() -> HaInfoHandler:
+            from cometmq.broker.replication.handler import HaInfoHandler
+
+            return HaInfoHandler(
+                core.role,
+                None if self.stand_in is None else self.stand_in.announced,
+                address=endpoint.address,
+                ha_address=lambda: core.address.at(master.port),
+                log_end=started_at,
+                master=master,
+            )
+
+        tables, state = Deferred(make_tables), Deferred(make_state)
+        addresses = Deferred(make_addresses)
+        return Feature(
+            {
+                RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.handler(lambda h: h.exchange),
+                RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
+                RequestCode.RESET_MASTER_FLUSH_OFFSET: state.handler(
+                    lambda h: h.reset_flush_offset
+                ),
+                RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
+                RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: tables.handler(lambda h: h.request_modes),
+            },
+            [every(COPY_CHECK_S, self._copy_tables, "copy-tables", first_s=0.0)],
         )
 
-    started_at = parts.store.written_to
-    tables, state = Deferred(make_tables), Deferred(make_state)
-    addresses = Deferred(make_addresses)
-    return Feature(
-        {
-            RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.handler(lambda h: h.exchange),
-            RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
-            RequestCode.RESET_MASTER_FLUSH_OFFSET: state.handler(lambda h: h.reset_flush_offset),
-            RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
-            RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: tables.handler(lambda h: h.request_modes),
-        },
-        [every(COPY_CHECK_S, copy_tables, "copy-tables", first_s=0.0)],
-    )
+    async def begin(self, endpoint: Endpoint) -> None:
+        """Open the port from which slaves copy the log; copy that of the master of a slave."""
+        settings = self._core.settings()
+        next_port = ha_port(endpoint.port) if settings.listen_port else 0
+        await self.master.start(
+            settings.bind_address,
+            settings.ha_listen_port or next_port,
+            self._tls.for_slaves(),
+            # Without certificates of clients, TLS lets everyone in.
+            needs_greeting=self._needs_greeting or not self._tls.proves_slaves,
+        )
+        if self._core.role.is_slave:
+            self._start_log_copy()
+
+    def role_changed(self) -> None:
+        """Copy the log of the master of a slave."""
+        if self._core.role.is_slave and self.log_copy.made() is None:
+            self._start_log_copy()
+
+    def _start_log_copy(self) -> None:
+        core = self._core
+        introduction = Introduction(core.client, core.role, self._slave_names)
+        self.log_copy.get().start(self._tls.to_master, introduction)
+
+    def _slave_names(self) -> SlaveNames:
+        """Return what this broker says of itself to the master whose log it copies."""
+        if self._elected is not None:
+            return self._elected.role.slave_names()
+        return SlaveNames(self._core.role.broker_id, "", "", self._incarnation)
+
+    def _make_log_copy(self) -> LogCopy:
+        if self._elected is not None:
+            return self._elected.log.copy
+        from cometmq.broker.replication.slave import LogCopy
+
+        core = self._core
+        return LogCopy(
+            core.role,
+            core.store,
+            core.settings,
+            commit=self._durability.synced_by,
+            clock=core.clock,
+        )
+
+    def _make_metadata(self) -> MetadataCopy:
+        from cometmq.broker.replication.metadata import MetadataCopy
+
+        core = self._core
+        return MetadataCopy(
+            core.role,
+            core.client,
+            topics=core.topics,
+            groups=core.groups,
+            offsets=core.offsets,
+            delay=self._delay.delivery,
+            store=core.store,
+            find_master=self._registration.hurry,
+            clock=core.clock,
+        )
+
+    async def _copy_tables(self) -> None:
+        has_master = self.stand_in is None or self.stand_in.has_master
+        if self._core.role.is_slave and has_master:
+            await self.metadata.get().run()
+
+    def refuse(self) -> None:
+        """Accept no more slaves."""
+        self.master.stop_accepting()
+
+    async def end(self) -> None:
+        """Copy no more."""
+        if (log_copy := self.log_copy.made()) is not None:
+            await log_copy.close()
+
+    async def close(self) -> None:
+        """Close the connections of all slaves."""
+        await self.master.close()

@@ -30,7 +30,7 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.acknowledgements import Acknowledgements
+from cometmq.broker.durability.acknowledgements import Acknowledgements
 from cometmq.broker.replication.greeting import (
     GREETING_BYTES,
     MAGIC,

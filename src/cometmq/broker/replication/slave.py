@@ -39,7 +39,7 @@ from cometmq.system.failure_log import FailureLog
 if TYPE_CHECKING:
     import ssl
 
-    from cometmq.broker.sending.group_commit import GroupCommit
+    from cometmq.broker.durability.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

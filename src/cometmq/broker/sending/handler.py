@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.durability.wait import DurabilityWait, status_of
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.durability_wait import DurabilityWait, status_of
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation

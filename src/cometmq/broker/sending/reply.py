@@ -15,8 +15,8 @@ from collections.abc import Callable
 from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendValidation

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats

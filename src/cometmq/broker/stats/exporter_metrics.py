@@ -22,7 +22,7 @@ from cometmq.protocol.version import version_name
 from cometmq.remoting.slices import Slices
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Parts
+    from cometmq.broker.stats.sources import Sources
 
 MEMBERS_SHOWN_MAX: Final = 20
 """How many members of a group the labels of its size name."""
@@ -50,18 +50,21 @@ class ExporterMetrics:
     """Collects them for one page at a time.
 
     Args:
-        parts: the broker's parts.
+        sources: what the metrics are read from.
         runtime: the runtime information.
         address: where clients reach the broker.
         booted_ms: when it was started.
     """
 
-    def __init__(self, parts: Parts, runtime: RuntimeInfo, address: str, booted_ms: int) -> None:
-        self._parts = parts
+    def __init__(
+        self, sources: Sources, runtime: RuntimeInfo, address: str, booted_ms: int
+    ) -> None:
+        self._sources = sources
+        self._core = core = sources.core
         self._runtime = runtime
         self._address = address
         self._booted_ms = booted_ms
-        self._broker = {"broker": parts.settings().broker_name}
+        self._broker = {"broker": core.settings().broker_name}
 
     async def collect(self, page: Page, slices: Slices) -> None:
         """Fill a page with all but the lags of groups."""
@@ -74,11 +77,11 @@ class ExporterMetrics:
 
     async def _members(self, page: Page, slices: Slices) -> None:
         count = page.gauge("rocketmq_producer_count", "Producers of a group")
-        async for name in slices.each(self._parts.producers.names()):
-            members = self._parts.producers.members(name)
+        async for name in slices.each(self._core.producers.names()):
+            members = self._core.producers.members(name)
             count.set(len(members), **self._broker, group=name)
         count = page.gauge("rocketmq_group_count", "Consumers of a group")
-        async for group in slices.each(self._parts.consumers.groups()):
+        async for group in slices.each(self._core.consumers.groups()):
             shown = list(islice(group.members.values(), MEMBERS_SHOWN_MAX))
             rest = [OTHER] if len(group.members) > len(shown) else []
             count.set(
@@ -92,8 +95,8 @@ class ExporterMetrics:
         ends = page.gauge("rocketmq_producer_offset", "The ends of a topic's queues, added")
         retries = page.gauge("rocketmq_topic_retry_offset", "The same of a retry topic")
         dead = page.gauge("rocketmq_topic_dlq_offset", "The same of a dead-letter topic")
-        bounds = self._parts.store.bounds
-        async for config in slices.each(list(self._parts.topics.all().values())):
+        bounds = self._core.store.bounds
+        async for config in slices.each(list(self._core.topics.all().values())):
             topic, end = config.topic_name, 0
             async for queue_id in slices.each(
                 range(max(config.read_queue_nums, config.write_queue_nums))
@@ -108,7 +111,7 @@ class ExporterMetrics:
     async def _rates_in(self, page: Page, slices: Slices) -> None:
         messages = page.gauge("rocketmq_producer_tps", "Messages stored a second")
         size = page.gauge("rocketmq_producer_message_size", "Bytes stored a second")
-        stats = self._parts.stats
+        stats = self._core.stats
         total = 0.0
         async for topic, queues in slices.each(stats.topics_put()):
             rates = await stats.rates(queues, slices)
@@ -121,7 +124,7 @@ class ExporterMetrics:
         messages = page.gauge("rocketmq_consumer_tps", "Messages delivered a second")
         size = page.gauge("rocketmq_consumer_message_size", "Bytes delivered a second")
         back = page.gauge("rocketmq_send_back_nums", "Messages sent back in the last minute")
-        stats = self._parts.stats
+        stats = self._core.stats
         total = 0.0
         async for (group, topic), queues in slices.each(stats.topics_got()):
             rates = await stats.rates(queues, slices)
@@ -137,15 +140,15 @@ class ExporterMetrics:
         metric.set(value, brokerIP=self._address, **self._broker)
 
     def _replication(self, page: Page) -> None:
-        parts = self._parts
-        if parts.role.is_slave:
-            has_master = parts.log_copy.get().hears_master(MASTER_SILENT_S)
+        core = self._core
+        if core.role.is_slave:
+            has_master = self._sources.log_copy.get().hears_master(MASTER_SILENT_S)
             heard = page.gauge("cometmq_slave_has_master", "1 if a slave receives from its master")
             heard.set(int(has_master))
             return
         behind = page.gauge("rocketmq_broker_commitlog_diff", "Bytes of the log a slave lacks")
         in_sync = page.gauge("cometmq_slave_in_sync", "1 if a slave has the newest of the log")
-        for slave in parts.master.status():
+        for slave in self._sources.master.status():
             behind.set(slave.diff, brokerIP=slave.addr, **self._broker)
             in_sync.set(int(slave.in_sync), brokerIP=slave.addr, **self._broker)
 
@@ -154,19 +157,19 @@ class ExporterMetrics:
         return GroupLagMetrics(page, self._broker)
 
     def _runtime_info(self, page: Page) -> None:
-        parts = self._parts
+        core = self._core
         labels = {
             "brokerIP": self._address,
-            "brokerHost": parts.settings().broker_name,
+            "brokerHost": core.settings().broker_name,
             "des": version_name(OUR_VERSION),
             "boottime": str(self._booted_ms),
             "broker_version": str(OUR_VERSION),
         }
-        usage = parts.files.usage(parts.store.paths.commit_log)
+        usage = core.files.usage(core.store.paths.commit_log)
         values: dict[str, Number] = {
             "commitlogdir_capacity_free": usage.available_bytes,
             "commitlogdir_capacity_total": usage.used_bytes + usage.available_bytes,
-            "remain_howmanydata_toflush": parts.store.written_to - parts.store.flushed_to,
+            "remain_howmanydata_toflush": core.store.written_to - core.store.flushed_to,
         }
         table = self._runtime.table()
         for names, key in EXPORTED.items():

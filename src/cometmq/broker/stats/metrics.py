@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.stats.exporter_metrics import ExporterMetrics, GroupLag, broadcasts
-from cometmq.broker.stats.feature import lags_of, runtime_of
 from cometmq.broker.stats.windows import SIZE_BOUNDS, Cell, StoredCell
 from cometmq.broker.timings import CREATED_BOUNDS_MS, FINISHED_BOUNDS_S
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
@@ -27,8 +26,8 @@ from cometmq.remoting.latencies import BOUNDS_MS, request_name, response_name
 from cometmq.remoting.slices import Slices
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Parts
     from cometmq.broker.clients.members import Member
+    from cometmq.broker.stats.sources import Sources
     from cometmq.store import MessageStore
 
 TIMES_S: Final = 5.0
@@ -40,17 +39,18 @@ class BrokerMetrics:
     """Collects the metrics of one broker.
 
     Args:
-        parts: the broker's parts.
+        sources: what the metrics are read from.
         address: where clients reach it.
     """
 
-    def __init__(self, parts: Parts, address: str) -> None:
-        self._parts = parts
-        booted_ms = parts.clock.now_ms()
-        runtime = runtime_of(parts, booted_ms)
-        self._exporter = ExporterMetrics(parts, runtime, address, booted_ms)
-        self._shows_exporters = parts.configuration[MetricsSettings].metrics_of_exporter
-        self._lags = lags_of(parts)
+    def __init__(self, sources: Sources, address: str) -> None:
+        self._sources = sources
+        self._core = core = sources.core
+        booted_ms = core.clock.now_ms()
+        runtime = sources.runtime(booted_ms)
+        self._exporter = ExporterMetrics(sources, runtime, address, booted_ms)
+        self._shows_exporters = core.configuration[MetricsSettings].metrics_of_exporter
+        self._lags = sources.lags()
 
     async def collect(self, page: Page) -> None:
         """Fill a page."""
@@ -67,35 +67,35 @@ class BrokerMetrics:
             await self._exporter.collect(page, slices)
 
     def _broker(self, page: Page) -> None:
-        parts = self._parts
+        core = self._core
         waiting = page.gauge("rocketmq_processor_watermark", "Requests that wait, by processor")
-        waiting.set(len(parts.commit), processor="send")
-        waiting.set(parts.cold_reads.waiting, processor="pull")
+        waiting.set(len(self._sources.commit), processor="send")
+        waiting.set(core.cold_reads.waiting, processor="pull")
         permission = page.gauge("rocketmq_broker_permission", "4 read, 2 write, 6 both")
-        permission.set(parts.settings().broker_permission)
-        page.gauge("rocketmq_topic_number", "Topics of this broker").set(len(parts.topics))
+        permission.set(core.settings().broker_permission)
+        page.gauge("rocketmq_topic_number", "Topics of this broker").set(len(core.topics))
         groups = page.gauge("rocketmq_consumer_group_number", "Consumer groups of this broker")
-        groups.set(len(parts.groups))
+        groups.set(len(core.groups))
         master = page.gauge("cometmq_broker_is_master", "1 for a master, 0 for a slave")
-        master.set(int(not parts.role.is_slave))
+        master.set(int(not core.role.is_slave))
         failed = page.gauge(
             "cometmq_store_failed", "1 if the store refuses messages after an error"
         )
-        failed.set(int(parts.store.failure is not None))
+        failed.set(int(core.store.failure is not None))
         full = page.gauge("cometmq_store_disk_full", "1 if the disk has no room for messages")
-        full.set(int(parts.store.disk_full))
-        if parts.elected is not None:
+        full.set(int(core.store.disk_full))
+        if (elected := self._sources.elected) is not None:
             aside = page.gauge(
                 "cometmq_store_set_aside", "Folders with confirmed messages that a master lacked"
             )
-            aside.set(len(parts.store.folders_aside))
+            aside.set(len(core.store.folders_aside))
             fenced = page.gauge(
                 "cometmq_broker_fenced", "1 if the controllers know less, or another set or process"
             )
-            fenced.set(int(parts.elected.replication.acknowledgements.fenced is not None))
+            fenced.set(int(elected.replication.acknowledgements.fenced is not None))
 
     def _store(self, page: Page) -> None:
-        store, clock = self._parts.store, self._parts.clock
+        store, clock = self._core.store, self._core.clock
         oldest_ms = store.earliest_store_ms()
         for name, text, value in (
             ("size", "Bytes of the log", store.written_to - store.min_log_offset),
@@ -115,11 +115,11 @@ class BrokerMetrics:
             metric.set(value, storage_type="local", storage_medium="disk")
 
     async def _clients(self, page: Page, slices: Slices) -> None:
-        parts = self._parts
+        core = self._core
         producers: Counter[tuple[str, str]] = Counter()
         seen: set[tuple[object, str]] = set()
-        async for name in slices.each(parts.producers.names()):
-            for member in parts.producers.members(name):
+        async for name in slices.each(core.producers.names()):
+            for member in core.producers.members(name):
                 if (key := (member.connection, member.client_id)) not in seen:
                     seen.add(key)
                     producers[_software(member)] += 1
@@ -127,7 +127,7 @@ class BrokerMetrics:
         for (language, version), count in producers.items():
             metric.set(count, language=language, version=version, protocol_type="remoting")
         metric = page.gauge("rocketmq_consumer_connections", "Consumers that are online")
-        async for group in slices.each(parts.consumers.groups()):
+        async for group in slices.each(core.consumers.groups()):
             mode = "pull" if group.kind == "CONSUME_ACTIVELY" else "push"
             counts = Counter(_software(member) for member in group.members.values())
             for (language, version), count in counts.items():
@@ -146,13 +146,13 @@ class BrokerMetrics:
         size = page.counter("rocketmq_throughput_in_total", "Bytes stored")
         sizes = page.histogram("rocketmq_message_size", "Bytes of messages stored", SIZE_BOUNDS)
         dead = page.counter("rocketmq_send_to_dlq_messages_total", "Messages dead-lettered")
-        async for topic, queues in slices.each(self._parts.stats.topics_put()):
-            config = self._parts.topics.get(topic)
+        async for topic, queues in slices.each(self._core.stats.topics_put()):
+            config = self._core.topics.get(topic)
             kind = "unspecified" if config is None else config.attributes.get(MESSAGE_TYPE)
             labels = {
                 "topic": topic,
                 "message_type": (kind or "unspecified").lower(),
-                "is_system": _flag(self._parts.topics.is_system(topic)),
+                "is_system": _flag(self._core.topics.is_system(topic)),
             }
             total, size_bytes = _sums(queues)
             messages.set(total, **labels)
@@ -165,14 +165,14 @@ class BrokerMetrics:
     async def _messages_out(self, page: Page, slices: Slices) -> None:
         messages = page.counter("rocketmq_messages_out_total", "Messages delivered")
         size = page.counter("rocketmq_throughput_out_total", "Bytes delivered")
-        async for (group, topic), queues in slices.each(self._parts.stats.topics_got()):
+        async for (group, topic), queues in slices.each(self._core.stats.topics_got()):
             labels = self._labels(group, topic)
             total, size_bytes = _sums(queues)
             messages.set(total, **labels)
             size.set(size_bytes, **labels)
 
     async def _group_lags(self, page: Page, slices: Slices) -> None:
-        parts = self._parts
+        core = self._core
         lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not consumed yet")
         late = page.gauge(
             "rocketmq_consumer_lag_latency",
@@ -189,11 +189,11 @@ class BrokerMetrics:
             unit=MILLISECONDS,
         )
         exporter = self._exporter.group_lags(page) if self._shows_exporters else None
-        until_s = parts.clock.monotonic() + TIMES_S
-        async for key in slices.each(parts.offsets.keys()):
+        until_s = core.clock.monotonic() + TIMES_S
+        async for key in slices.each(core.offsets.keys()):
             topic, _, group = key.partition("@")
-            online = parts.consumers.group(group)
-            config = parts.topics.get(topic)
+            online = core.consumers.group(group)
+            config = core.topics.get(topic)
             if config is None or broadcasts(online):
                 continue
             labels = self._labels(group, topic)
@@ -201,12 +201,12 @@ class BrokerMetrics:
             pulled_at: list[tuple[int, int]] = []
             total = undelivered = committed_sum = behind = 0
             async for queue_id in slices.each(range(config.read_queue_nums)):
-                low, high = parts.store.bounds(topic, queue_id)
-                committed = parts.offsets.committed(group, topic, queue_id) or 0
+                low, high = core.store.bounds(topic, queue_id)
+                committed = core.offsets.committed(group, topic, queue_id) or 0
                 committed_sum += committed
                 behind += high - committed
                 consumed = min(max(committed, low), high)
-                pulled = max(consumed, parts.offsets.pulled(group, topic, queue_id) or 0)
+                pulled = max(consumed, core.offsets.pulled(group, topic, queue_id) or 0)
                 if consumed < high:
                     total += high - consumed
                     consumed_at.append((queue_id, consumed))
@@ -232,7 +232,7 @@ class BrokerMetrics:
         None if their times cannot be read, or not in time: the rest of the page is more useful then
         than an error.
         """
-        clock, age_ms = self._parts.clock, 0
+        clock, age_ms = self._core.clock, 0
         for queue_id, offset in oldest:
             if clock.monotonic() >= until_s:
                 return None
@@ -245,7 +245,7 @@ class BrokerMetrics:
         return age_ms
 
     def _labels(self, group: str, topic: str) -> dict[str, str]:
-        is_system = self._parts.topics.is_system(topic) or group.startswith(SYSTEM_GROUP)
+        is_system = self._core.topics.is_system(topic) or group.startswith(SYSTEM_GROUP)
         return {
             "consumer_group": group,
             "topic": topic,
@@ -257,7 +257,7 @@ class BrokerMetrics:
         metric = page.histogram(
             "rocketmq_rpc_latency", "Time in ms of responses", BOUNDS_MS, unit=MILLISECONDS
         )
-        latencies = self._parts.latencies
+        latencies = self._core.measures.latencies
         for kind, histogram in [] if latencies is None else latencies.all():
             metric.observe(
                 buckets(histogram),
@@ -269,11 +269,11 @@ class BrokerMetrics:
             )
 
     def _decisions(self, page: Page) -> None:
-        figures = self._parts.half_queue.figures()
+        figures = self._sources.half_queue.figures()
         if figures is not None:
             half = page.gauge("rocketmq_half_messages", "Half messages that are undecided")
             half.set(figures.undecided)
-        timings = self._parts.timings
+        timings = self._core.measures.timings
         committed = page.counter("rocketmq_commit_messages_total", "Half messages committed")
         late = page.histogram(
             "rocketmq_finish_message_latency", "Seconds until a commit", FINISHED_BOUNDS_S
@@ -300,20 +300,20 @@ class BrokerMetrics:
                 )
 
 
-async def start_metrics(parts: Parts, address: str) -> Exporter:
+async def start_metrics(sources: Sources, address: str) -> Exporter:
     """Start to show the metrics of a broker.
 
     Raises:
         ConfigError: its address cannot be bound, or a package is not installed.
     """
-    settings = parts.settings()
+    settings = sources.core.settings()
     labels = {
         "cluster": settings.broker_cluster_name,
         "node_type": "broker",
         "node_id": settings.broker_name,
     }
-    collect = BrokerMetrics(parts, address).collect
-    return await start_exporter(parts.configuration, labels, collect)
+    collect = BrokerMetrics(sources, address).collect
+    return await start_exporter(sources.core.configuration, labels, collect)
 
 
 def _behind(store: MessageStore) -> int:

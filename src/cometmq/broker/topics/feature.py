@@ -1,12 +1,15 @@
-"""Request handlers for topics."""
+"""The topics, and the requests and jobs for them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
 from cometmq.broker.thread_calls import NextCall
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
@@ -15,7 +18,8 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.pulling.feature import PullingFeature
+    from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.topics.handler import TopicHandler
 
 log = logging.getLogger(__name__)
@@ -23,51 +27,75 @@ log = logging.getLogger(__name__)
 LOG_S = 10.0
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the handlers that create, change, show and delete topics."""
+class TopicsFeature(BrokerFeature):
+    """Keeps the topics.
 
-    forgetting = asyncio.Lock()
-    persist = NextCall(partial(parts.offsets.persist, parts.store.flush))
+    Args:
+        core: of the broker.
+        registration: announces changes to the name servers.
+        pulling: holds pulls of topics that are deleted.
+    """
 
-    async def forget_topic(topic: str) -> None:
-        async with forgetting:  # each takes a while: one at a time
-            await parts.offsets.forget_topic(topic)
-            await parts.stats.forget_topic(topic)
-            parts.held.topic_gone(topic)
-            await asyncio.sleep(0)
-        try:
-            # On disk before the topic is created again: its new messages have the same offsets.
-            await persist()
-        except StoreError:
-            log.exception("offsets of a deleted topic are still on disk topic=%s", topic)
+    def __init__(self, core: Core, registration: Registration, pulling: PullingFeature) -> None:
+        self._core = core
+        self._registration = registration
+        self._pulling = pulling
+        core.topics.notify(registration.wake)
 
-    def make() -> TopicHandler:
-        from cometmq.broker.topics.handler import TopicHandler
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handlers that create, change, show and delete topics."""
+        core = self._core
+        forgetting = asyncio.Lock()
+        persist = NextCall(core.persist_offsets)
 
-        return TopicHandler(
-            parts.topics,
-            parts.store,
-            parts.settings,
-            role=parts.role,
-            announce=parts.registration.announce,
-            forget=forget_topic,
-            created=parts.timings.topics,
+        async def forget_topic(topic: str) -> None:
+            async with forgetting:  # each takes a while: one at a time
+                await core.offsets.forget_topic(topic)
+                await core.stats.forget_topic(topic)
+                self._pulling.held.topic_gone(topic)
+                await asyncio.sleep(0)
+            try:
+                # On disk before the topic is created again: its new messages have the same offsets.
+                await persist()
+            except StoreError:
+                log.exception("offsets of a deleted topic are still on disk topic=%s", topic)
+
+        def make() -> TopicHandler:
+            from cometmq.broker.topics.handler import TopicHandler
+
+            return TopicHandler(
+                core.topics,
+                core.store,
+                core.settings,
+                role=core.role,
+                announce=self._registration.announce,
+                forget=forget_topic,
+                created=core.measures.timings.topics,
+            )
+
+        topics = Deferred(make)
+        return Feature(
+            {
+                RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.handler(lambda h: h.put)),
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(
+                    topics.handler(lambda h: h.put_list)
+                ),
+                RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.handler(lambda h: h.delete)),
+                RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.handler(lambda h: h.clean_unused)),
+                RequestCode.GET_TOPIC_CONFIG: topics.handler(lambda h: h.show),
+                RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.handler(lambda h: h.show_all)),
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(
+                    topics.handler(lambda h: h.show_system)
+                ),
+            },
+            [every(LOG_S, core.topics.creations.settle_log, "log-refused-creations")],
         )
 
-    topics = Deferred(make)
-    return Feature(
-        {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.handler(lambda h: h.put)),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(
-                topics.handler(lambda h: h.put_list)
-            ),
-            RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.handler(lambda h: h.delete)),
-            RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.handler(lambda h: h.clean_unused)),
-            RequestCode.GET_TOPIC_CONFIG: topics.handler(lambda h: h.show),
-            RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.handler(lambda h: h.show_all)),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(
-                topics.handler(lambda h: h.show_system)
-            ),
-        },
-        [every(LOG_S, parts.creations.settle_log, "log-refused-creations")],
-    )
+    async def settings_changed(self, changes: Mapping[str, str]) -> None:
+        """Register again if the permission of the broker has changed."""
+        if "brokerPermission" in changes:
+            await self._core.topics.touch()
+
+    async def close(self) -> None:
+        """Write what is not in the file yet."""
+        await self._core.topics.close()

@@ -54,7 +54,6 @@ from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
-    from cometmq.broker.failover.topic_gap import TopicGap
     from cometmq.remoting import Request
 
 log = logging.getLogger(__name__)
@@ -107,6 +106,21 @@ class _Loss(msgspec.Struct, rename="camel"):
     """The log offset behind the messages that were stored when the topics were lost."""
 
 
+class Gap(Protocol):
+    """The topics that a slave has not copied yet, as far as the table knows of them."""
+
+    copying: asyncio.Lock
+    """Held while topics are copied, and while those that are missing are created."""
+    epoch: int
+    """That of the master whose table a slave copies, or of this master."""
+
+    def restore(self, name: str, queue_id: int, log_offset: int) -> bool:
+        """Create the topic of a message that waits; return whether it is being created."""
+
+    async def copied(self, log_end: int) -> None:
+        """Note that the topics of the master were copied."""
+
+
 class TopicTable(ConfigTable[TopicConfig]):
     """All topics of one broker.
 
@@ -127,7 +141,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> None:
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
-        self._creations = creations or CreationLimits(settings)
+        self.creations = creations or CreationLimits(settings)
         self._queues: StoredQueues = _NoQueues()
         self._loss_file = file.beside("topics-lost.json")
         self.was_lost = False
@@ -140,7 +154,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             name="topic",
         )
         self._system: set[str] = set()
-        self.gap: TopicGap | None = None
+        self.gap: Gap | None = None
         """Creates topics that were not copied before an election; None without a controller."""
         self._leaving: dict[str, asyncio.Event] = {}
         """Topics that are being deleted, of which files still exist; set when they are gone."""
@@ -309,7 +323,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """
         name = config.topic_name
         if name not in self._table:
-            with self._creations.creating(TOPIC, name, len(self._table), request):
+            with self.creations.creating(TOPIC, name, len(self._table), request):
                 await self.create_all([config])
 
     def _allows_creation(self, template: TopicConfig) -> bool:
@@ -383,7 +397,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             take = Change(_SECTION, name, found.append)  # which returns None: it is removed
             await self._stored.change([take])
             await forget(name)
-            self._creations.forget(TOPIC, name)
+            self.creations.forget(TOPIC, name)
         finally:
             del self._leaving[name]
             gone.set()

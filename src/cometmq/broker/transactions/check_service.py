@@ -34,7 +34,7 @@ from typing import NamedTuple
 from cometmq.broker.clients.members import Member
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.durability_wait import DurabilityWait
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic

@@ -1,9 +1,17 @@
-"""Request handlers and jobs for transactions."""
+"""The half messages of this broker, and the requests and jobs for transactions."""
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
+from cometmq.broker.transactions.half_message import HALF_QUEUE
+from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
+from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
@@ -11,10 +19,14 @@ from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.delay.feature import DelayFeature
+    from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.transactions.check_service import CheckService
     from cometmq.broker.transactions.handler import TransactionHandler
 
+log = logging.getLogger(__name__)
 
 LOAD_S = 1.0
 """How soon the half queue is read again if the disk refused that at the start: until then
@@ -23,73 +35,133 @@ transactions are refused."""
 LOG_S = 10.0
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the handler of decisions, and the checks of undecided half messages."""
-    commit = parts.commit if parts.sync_flush else None
+class TransactionsFeature(BrokerFeature):
+    """Keeps the half messages, and ends transactions.
 
-    def make_handler() -> TransactionHandler:
+    Args:
+        core: of the broker.
+        durability: acknowledges what decisions store.
+        delay: the levels of delayed messages.
+        access: decides which producers may be asked; None without access control.
+        forwarding: forwards decisions to the elected master; None without a controller.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        durability: DurabilityFeature,
+        delay: DelayFeature,
+        access: AccessControl | None,
+        forwarding: Forwarding | None,
+    ) -> None:
+        self._core = core
+        self._durability = durability
+        self._access = access
+        self._forwarding = forwarding
+        self.half_queue = HalfQueue(
+            core.store, core.offsets, delay.levels, clock=core.clock, cold_reads=core.cold_reads
+        )
+        self.half_queue.on_stored = lambda topic, size: core.stats.put(topic, HALF_QUEUE, 1, size)
+        self.half_queue.on_read = partial(core.stats.got, GROUP)
+        self._decisions = Deferred(self._make_handler)
+        self._checks = Deferred(self._make_checks)
+
+    def _make_handler(self) -> TransactionHandler:
         from cometmq.broker.transactions.handler import TransactionHandler
 
+        core = self._core
         return TransactionHandler(
-            parts.half_queue,
-            parts.store,
-            topics=parts.topics,
-            stats=parts.stats,
-            settings=parts.settings,
-            role=parts.role,
-            clock=parts.clock,
-            cold_reads=parts.cold_reads,
-            durability=parts.durability,
-            commit=commit,
-            timings=parts.timings,
+            self.half_queue,
+            core.store,
+            topics=core.topics,
+            stats=core.stats,
+            settings=core.settings,
+            role=core.role,
+            clock=core.clock,
+            cold_reads=core.cold_reads,
+            durability=self._durability.wait,
+            commit=self._durability.synced_by,
+            timings=core.measures.timings,
         )
 
-    def make_checks() -> CheckService:
+    def _make_checks(self) -> CheckService:
         from cometmq.broker.transactions.check_service import CheckService
 
+        core = self._core
         return CheckService(
-            parts.half_queue,
-            parts.store,
-            producers=parts.producers,
-            topics=parts.topics,
-            settings=parts.settings,
-            role=parts.role,
-            stored=parts.configuration.reader_of(StoreSettings),
-            clock=parts.clock,
-            durability=parts.durability,
-            may_send=None if parts.access is None else parts.access.may_send,
+            self.half_queue,
+            core.store,
+            producers=core.producers,
+            topics=core.topics,
+            settings=core.settings,
+            role=core.role,
+            stored=core.configuration.reader_of(StoreSettings),
+            clock=core.clock,
+            durability=self._durability.wait,
+            may_send=None if self._access is None else self._access.may_send,
         )
 
-    decisions, checks = Deferred(make_handler), Deferred(make_checks)
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handler of decisions, and the checks of undecided half messages."""
+        end = self._decisions.handler(lambda h: h.end)
+        resume = exclusive(self._decisions.handler(lambda h: h.resume))
+        if self._forwarding is not None:
+            end = self._forwarding.wrap(end)
+        return Feature(
+            {
+                RequestCode.END_TRANSACTION: end,
+                RequestCode.RESUME_CHECK_HALF_MESSAGE: resume,
+            },
+            [
+                Job("check-transactions", self._check_interval_s, self._check),
+                every(LOG_S, self._log_refusals, "log-refused-decisions"),
+            ],
+        )
 
-    async def check() -> None:
-        is_idle = parts.role.is_slave or parts.half_queue.is_unused
-        if checks.made() is not None or not is_idle:
-            await checks.get().run()
+    def _check_interval_s(self) -> float:
+        if not self.half_queue.is_loaded:
+            return LOAD_S
+        return self._core.settings().transaction_check_interval_ms / 1000
 
-    def log_refusals() -> None:
-        if (made := decisions.made()) is not None:
+    async def _check(self) -> None:
+        is_idle = self._core.role.is_slave or self.half_queue.is_unused
+        if self._checks.made() is not None or not is_idle:
+            await self._checks.get().run()
+
+    def _log_refusals(self) -> None:
+        if (made := self._decisions.made()) is not None:
             made.log_refusals()
 
-    def interval_s() -> float:
-        if not parts.half_queue.is_loaded:
-            return LOAD_S
-        return parts.settings().transaction_check_interval_ms / 1000
+    async def start(self) -> None:
+        """Read which transactions of a master are decided."""
+        if not self._core.role.is_slave:
+            await self._load()
 
-    end = decisions.handler(lambda h: h.end)
-    if parts.forwarding is not None:
-        end = parts.forwarding.wrap(end)
-    return Feature(
-        {
-            RequestCode.END_TRANSACTION: end,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: exclusive(decisions.handler(lambda h: h.resume)),
-        },
-        [
-            Job(
-                "check-transactions",
-                interval_s,
-                check,
-            ),
-            every(LOG_S, log_refusals, "log-refused-decisions"),
-        ],
-    )
+    def role_changed(self) -> None:
+        """Forget what a slave gets with the log; let a new master wait with what it stores."""
+        if self._core.role.is_slave:
+            self.half_queue.unload()
+        else:
+            self.half_queue.is_taking_over = True
+
+    async def before_sends(self) -> None:
+        """Note the log's last record before others are behind it."""
+        self.half_queue.note_log_end()
+
+    async def take_over(self) -> None:
+        """Read which transactions are decided."""
+        self.half_queue.is_taking_over = False
+        await self._load()
+
+    async def _load(self) -> None:
+        """Read which transactions are decided; the checks try again if the disk refuses."""
+        try:
+            if not await self.half_queue.load() and not self._core.role.is_slave:
+                log.warning("transactions are refused until the disk has room")
+        except CometError as problem:
+            log.warning("transactions are refused for now: %s", problem)
+
+    def before_truncation(self, log_end: int) -> None:
+        """Let the transactions be undecided whose decisions are about to be truncated."""
+        if self.half_queue.take_back(log_end):
+            self._core.persist_offsets()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
-from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
@@ -47,7 +47,7 @@ from cometmq.system.clock import Clock
 from cometmq.system.failure_log import RateLimitedLog
 
 if TYPE_CHECKING:
-    from cometmq.broker.sending.group_commit import GroupCommit
+    from cometmq.broker.durability.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

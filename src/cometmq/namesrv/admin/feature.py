@@ -10,18 +10,18 @@ from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
 
 
-def build(parts: Parts) -> Feature:
+def build(core: Core) -> Feature:
     """Build the handlers that show and change the settings.
 
     Source: DefaultRequestProcessor, RocketMQ 5.3.
     """
     update = ConfigUpdate(
-        parts.configuration,
-        file=parts.settings().config_store_path,
-        files=parts.files,
+        core.configuration,
+        file=core.settings().config_store_path,
+        files=core.files,
         invalid=ResponseCode.SYSTEM_ERROR,
     )
     return Feature(

@@ -13,18 +13,18 @@ from cometmq.metrics.page import Page
 from cometmq.remoting.slices import Slices
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
 
 MASTER_ID = 0
 
 
-async def start_metrics(parts: Parts, address: str) -> Exporter:
+async def start_metrics(core: Core, address: str) -> Exporter:
     """Start to show the metrics of a name server.
 
     Raises:
         ConfigError: its address cannot be bound, or a package is not installed.
     """
-    registry = parts.registry
+    registry = core.registry
 
     async def collect(page: Page) -> None:
         slices = Slices()
@@ -42,4 +42,4 @@ async def start_metrics(parts: Parts, address: str) -> Exporter:
             without.set(masterless[cluster], cluster=cluster)
 
     labels = {"node_type": "namesrv", "node_id": address}
-    return await start_exporter(parts.configuration, labels, collect)
+    return await start_exporter(core.configuration, labels, collect)

@@ -11,17 +11,17 @@ from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
 
 
-def build(parts: Parts) -> Feature:
+def build(core: Core) -> Feature:
     """Build the handlers of registrations, heartbeats and permissions, and the expiry job."""
     brokers = BrokerHandler(
-        parts.registry,
-        parts.kv,
-        parts.settings,
-        now_ms=parts.now_ms,
-        notify=parts.liveness.notify,
+        core.registry,
+        core.kv,
+        core.settings,
+        now_ms=core.now_ms,
+        notify=core.liveness.notify,
     )
     return Feature(
         {
@@ -33,5 +33,5 @@ def build(parts: Parts) -> Feature:
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: exclusive(brokers.wipe_write_perm),
             RequestCode.ADD_WRITE_PERM_OF_BROKER: exclusive(brokers.add_write_perm),
         },
-        [Job("expiry", lambda: parts.settings().expiry_scan_ms / 1000, parts.liveness.expire)],
+        [Job("expiry", lambda: core.settings().expiry_scan_ms / 1000, core.liveness.expire)],
     )

@@ -9,17 +9,17 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
     from cometmq.namesrv.kv_config.handler import KvHandler
 
 
-def build(parts: Parts) -> Feature:
+def build(core: Core) -> Feature:
     """Build the handlers that read and change the key-value table."""
 
     def make() -> KvHandler:
         from cometmq.namesrv.kv_config.handler import KvHandler
 
-        return KvHandler(parts.kv)
+        return KvHandler(core.kv)
 
     kv = Deferred(make)
     return Feature(

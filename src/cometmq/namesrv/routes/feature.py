@@ -10,12 +10,12 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
 
 
-def build(parts: Parts) -> Feature:
+def build(core: Core) -> Feature:
     """Build the handlers of routes of topics, and of brokers by cluster."""
-    routes = RouteHandler(parts.registry, parts.kv, parts.settings, up_ms=parts.up_ms)
+    routes = RouteHandler(core.registry, core.kv, core.settings, up_ms=core.up_ms)
     return Feature(
         {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,

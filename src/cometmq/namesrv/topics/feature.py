@@ -9,17 +9,17 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
-    from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.core import Core
     from cometmq.namesrv.topics.handler import TopicHandler
 
 
-def build(parts: Parts) -> Feature:
+def build(core: Core) -> Feature:
     """Build the handlers that list, remove and add topics."""
 
     def make() -> TopicHandler:
         from cometmq.namesrv.topics.handler import TopicHandler
 
-        return TopicHandler(parts.registry, parts.settings)
+        return TopicHandler(core.registry, core.settings)
 
     topics = Deferred(make)
     return Feature(

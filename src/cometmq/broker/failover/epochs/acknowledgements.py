@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.durability.acknowledgements import Acknowledgements
 from cometmq.broker.failover.epochs.in_sync import InSyncSet
-from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode

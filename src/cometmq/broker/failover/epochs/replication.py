@@ -33,7 +33,7 @@ from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.system.clock import Clock
 
 if TYPE_CHECKING:
-    from cometmq.broker.sending.group_commit import GroupCommit
+    from cometmq.broker.durability.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 

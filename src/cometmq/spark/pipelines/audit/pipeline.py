@@ -263,7 +263,7 @@ def audit(
         finally:
             auditor.close()
         _take_findings(analysis, settings)
-        page = report_of(settings, analysis.tables, analysis.findings)
+        page = report_of(settings, settings.other, analysis.tables, analysis.findings)
         return analysis.finish(page, _counts(analysis.tables))
 
 

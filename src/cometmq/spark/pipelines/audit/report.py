@@ -5,32 +5,35 @@ Source: ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
 from cometmq.spark.pipelines.findings import charts
-from cometmq.spark.pipelines.findings.analysis import new_report, total
+from cometmq.spark.pipelines.findings.analysis import AnalysisSettings, new_report, total
 from cometmq.spark.pipelines.findings.figures import count
 from cometmq.spark.pipelines.findings.report import Report, Section, severity_figures, top_rows
 from cometmq.spark.pipelines.findings.rows import Findings
 
-if TYPE_CHECKING:
-    from cometmq.spark.pipelines.audit.pipeline import AuditSettings
-
 _QUEUE = ("topic", "broker_name", "queue_id")
 
 
-def report_of(settings: AuditSettings, tables: dict[str, pa.Table], findings: Findings) -> Report:
-    """Make the report out of the tables."""
+def report_of(
+    settings: AnalysisSettings, other: str, tables: dict[str, pa.Table], findings: Findings
+) -> Report:
+    """Make the report out of the tables.
+
+    Args:
+        settings: of the audit.
+        other: the source that it has compared with; empty for none.
+        tables, findings: what it has found.
+    """
     report = new_report("Audit", settings)
     section = report.section("Overview")
     if findings.clean:
         section.say("Everything is as it should be.")
     _figures(section, tables)
     severity_figures(section, findings).findings(findings)
-    if settings.other:
-        _comparison(report, tables, settings.other)
+    if other:
+        _comparison(report, tables, other)
     if "offsets" in tables:
         _offsets(report, tables)
     if tables.get("duplicates") is not None and tables["duplicates"].num_rows:

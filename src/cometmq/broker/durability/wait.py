@@ -17,14 +17,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.broker.durability.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slow_requests import spent_on
 
 if TYPE_CHECKING:
-    from cometmq.broker.sending.group_commit import GroupCommit
+    from cometmq.broker.durability.group_commit import GroupCommit
 
 Outcome = Callable[[int, StoreError | None], None]
 """Called once: with a response code, and with the error of the sync, if any."""
@@ -58,6 +58,10 @@ class DurabilityWait:
         self._slaves = slaves
         self.last_wait = "flush"
         """What the outcome that is reported now has waited for in the end: flush or slaves."""
+
+    def add_slaves(self, slaves: Acknowledgements) -> None:
+        """Let responses wait for slaves, too."""
+        self._slaves = slaves
 
     @property
     def refusal(self) -> ResponseError | None:

@@ -1,0 +1,1 @@
+"""What the response to a stored record waits for: the disk, slaves, both or neither."""

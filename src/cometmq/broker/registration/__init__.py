@@ -1,0 +1,1 @@
+"""The registration of the broker at the name servers."""

@@ -1,0 +1,77 @@
+"""What statistics and metrics are read from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from cometmq.broker.core import Core
+    from cometmq.broker.delay.delivery import ScheduledDelivery
+    from cometmq.broker.durability.group_commit import GroupCommit
+    from cometmq.broker.failover.elected_role import ElectedRole
+    from cometmq.broker.replication.master import Master
+    from cometmq.broker.replication.slave import LogCopy
+    from cometmq.broker.stats.group_lag import GroupLags
+    from cometmq.broker.stats.runtime_info import RuntimeInfo
+    from cometmq.broker.transactions.half_queue import HalfQueue
+    from cometmq.remoting.features import Deferred
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What a broker has to show."""
+
+    core: Core
+    commit: GroupCommit
+    delay: ScheduledDelivery
+    half_queue: HalfQueue
+    master: Master
+    log_copy: Deferred[LogCopy]
+    elected: ElectedRole | None
+
+    def lags(self) -> GroupLags:
+        """Make what returns the lags of groups."""
+        from cometmq.broker.stats.group_lag import GroupLags
+
+        core = self.core
+        return GroupLags(
+            store=core.store,
+            cold_reads=core.cold_reads,
+            offsets=core.offsets,
+            consumers=core.consumers,
+            stats=core.stats,
+            broker_name=core.settings().broker_name,
+            clock=core.clock,
+        )
+
+    def runtime(self, booted_ms: int) -> RuntimeInfo:
+        """Make the table of runtime information."""
+        from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+
+        core = self.core
+        return RuntimeInfo(
+            core.store,
+            files=core.files,
+            stats=core.stats,
+            throughput=core.measures.throughput,
+            settings=core.settings,
+            sends_waiting=lambda: len(self.commit),
+            oldest_wait_s=self.commit.oldest_age_s,
+            reads_waiting=lambda: core.cold_reads.waiting,
+            delay_levels=lambda: {
+                level: DelayLevelOffsets(*ends) for level, ends in self.delay.progress().items()
+            },
+            half_messages=self.half_queue.figures,
+            refusal=self._refusal,
+            clock=core.clock,
+            booted_ms=booted_ms,
+        )
+
+    def _refusal(self) -> str:
+        """Return why sends are refused until the broker's state changes; empty if they are not."""
+        if (failure := self.core.store.failure) is not None:
+            return f"the store refuses messages until a restart: {failure}"
+        acknowledgements = self.master.acknowledgements
+        refusal = acknowledgements.fenced or acknowledgements.refusal
+        return "" if refusal is None else refusal.remark

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cometmq.cli.admin.arguments import BrokerArgument
-from cometmq.cli.admin.commands import BROKERS, Call, Commands, Server
+from cometmq.cli.admin.arguments import BrokerArgument, Server
+from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.output import Change, Row
 from cometmq.model.errors import ConfigError
 

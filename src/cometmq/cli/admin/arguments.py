@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import typer
@@ -13,9 +13,6 @@ import typer
 from cometmq.cli.admin.output import Change
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
-
-if TYPE_CHECKING:
-    from cometmq.cli.admin.commands import Server
 
 COMPLETED_MAX = 200
 """Words that a shell is offered."""
@@ -68,6 +65,15 @@ Cluster = Annotated[
 SettingsFile = Annotated[
     Path, typer.Argument(help="JSON file with a list of settings.", metavar="FILE")
 ]
+
+
+class Server(NamedTuple):
+    """A registered broker."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
 
 
 def queue_of(text: str) -> tuple[str, int]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import BrokerArgument, GroupName, OptionalTopic
-from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands, Server
+from cometmq.cli.admin.arguments import BrokerArgument, GroupName, OptionalTopic, Server
+from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.commands import CLUSTER, Call, Commands, Server
+from cometmq.cli.admin.arguments import Server
+from cometmq.cli.admin.commands import CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Row, Rows
 from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
 from cometmq.model.times import now_ms

@@ -16,13 +16,13 @@ from datetime import datetime
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from cometmq.cli import options
-from cometmq.cli.admin.arguments import Broker, Cluster
+from cometmq.cli.admin.arguments import Broker, Cluster, Server
 from cometmq.cli.admin.output import PLANNED, Change, Output, Row, confirmed, make
 from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.model.errors import CometError, ConfigError
@@ -68,15 +68,6 @@ BROKERS: Options = {"broker": (Broker, None), **CLUSTER}
 """The options that choose brokers; `Call.servers` returns these."""
 
 MASTER_ID = 0
-
-
-class Server(NamedTuple):
-    """A registered broker."""
-
-    cluster: str
-    name: str
-    id: int
-    address: str
 
 
 @dataclass(slots=True)

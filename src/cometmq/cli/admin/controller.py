@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.commands import BROKERS, Call, Commands, Server
+from cometmq.cli.admin.arguments import Server
+from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.config import Part, Settings, changes_in, hidden
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.arguments import Server
+from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Row
 from cometmq.cli.figures import number, rate
 

@@ -155,7 +155,7 @@ class Broker:
         self._running = _Running(core, features, life, listening, roles)
         await allocate_segment(core)
         await life.start()
-        await listening.start(life.serve)
+        await listening.start(life.serve, life.rights)
         roles.follow()
         await life.begin(listening.endpoint)
 

@@ -29,6 +29,7 @@ from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import JobRunner
 
 if TYPE_CHECKING:
+    from cometmq.access.rights import Rights
     from cometmq.broker.cold_reads import ColdReads
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ class BrokerFeature:
             endpoint: where the broker listens.
         """
         return Feature({})
+
+    def rights(self) -> Mapping[int, Rights]:
+        """Return what the requests need that it serves with any settings."""
+        return {}
 
     async def begin(self, endpoint: Endpoint) -> None:
         """Begin what needs the broker to listen; requests are handled meanwhile."""
@@ -133,6 +138,10 @@ class Life:
         served = [feature.serve(endpoint) for feature in self._features]
         self.jobs = JobRunner([job for each in served for job in each.jobs])
         return served
+
+    def rights(self) -> dict[int, Rights]:
+        """Return what the requests of all of them need."""
+        return {code: each for feature in self._features for code, each in feature.rights().items()}
 
     async def start(self) -> None:
         """See `BrokerFeature.start`."""

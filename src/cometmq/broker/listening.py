@@ -25,6 +25,7 @@ from cometmq.remoting.ports import fast_port
 from cometmq.remoting.wire import FastPath
 
 if TYPE_CHECKING:
+    from cometmq.access.rights import Rights
     from cometmq.broker.access.control import AccessControl
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,16 @@ class Listening:
         """Where the broker listens."""
         return self._core.address.endpoint(self.servers[0].port)
 
-    async def start(self, serve: Callable[[Endpoint], Sequence[Feature]]) -> None:
+    async def start(
+        self,
+        serve: Callable[[Endpoint], Sequence[Feature]],
+        rights: Callable[[], Mapping[int, Rights]],
+    ) -> None:
         """Open the ports.
 
         Args:
             serve: returns the features, whose handlers know the address.
+            rights: returns what requests need.
 
         Raises:
             ConfigError: a port cannot be bound.
@@ -77,7 +83,7 @@ class Listening:
         features = serve(self.endpoint)
         served = handlers_of(features)
         if self._access is not None:
-            self._access.require_stated(served)
+            self._access.take_rights(served, rights())
         handlers.update(served)
         main.fast_path = _fast_path_of(features)
         number = fast_port(main.port) if settings.fast_port_enable else None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,8 @@ from cometmq.access.needs import (
     topic_need,
 )
 from cometmq.access.plain.accounts import PlainAccounts
-from cometmq.access.plain.needs import ADMINISTRATION, SIGNED, PlainNeeds
-from cometmq.access.request_needs import NeedsReader
+from cometmq.access.rights import Kind, RequestNeeds
 from cometmq.access.signer import RequestSigner
-from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
 from cometmq.broker.access.account_handler import AccountHandler
 from cometmq.broker.access.account_handler import _change as account_change
@@ -48,7 +47,7 @@ from cometmq.remoting.slow_requests import begin_request
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.access import plain_control
+from support.access import plain_control, stated_needs, tables_of_rights
 from support.fake_transport import Wired
 from support.stores import opened, put
 
@@ -149,6 +148,10 @@ NEEDS = [
 ]  # fmt: skip
 
 
+def plain_needs() -> RequestNeeds:
+    return stated_needs(Kind.PLAIN, TOPICS.get)
+
+
 def request(code: int, fields: dict[str, str], body: Any = None) -> Request:
     raw = json.dumps(body).encode() if body else b""
     return Request(Command(code, fields=fields, body=raw), Wired().connection)
@@ -158,7 +161,7 @@ def request(code: int, fields: dict[str, str], body: Any = None) -> Request:
 async def test_each_request_needs_what_it_uses(
     code: int, fields: dict[str, str], body: Any, wanted: Needs
 ) -> None:
-    assert PlainNeeds("c", TOPICS.get).of(request(code, fields, body)) == wanted
+    assert plain_needs().of(request(code, fields, body)) == wanted
 
 
 ANY_OF = {"P": PUB, "S": SUB, "C": Action.CREATE, "U": Action.UPDATE, "D": Action.DELETE,
@@ -243,8 +246,8 @@ NEEDS_OF_USERS = [
 ]  # fmt: skip
 
 
-def needs_of_users() -> UserNeeds:
-    return UserNeeds("c", TOPICS.get, HALVES.get, lambda group: group == "Known")
+def needs_of_users() -> RequestNeeds:
+    return stated_needs(Kind.USERS, TOPICS.get, HALVES.get, lambda group: group == "Known")
 
 
 @pytest.mark.parametrize(("code", "fields", "body", "text"), NEEDS_OF_USERS)
@@ -269,7 +272,7 @@ OF_NO_RECORD = [
 async def test_a_request_about_a_message_that_is_not_there_is_refused(
     code: int, fields: dict[str, str]
 ) -> None:
-    for of in (PlainNeeds("c", TOPICS.get).of, needs_of_users().of):
+    for of in (plain_needs().of, needs_of_users().of):
         assert "expected" in of(request(code, fields)).unknown
 
 
@@ -290,7 +293,7 @@ async def test_only_an_administrator_consumes_messages_that_wait(topic: str) -> 
     name = {"topic": topic}
     reads = [(11, PULL | name), (361, PULL | name), (12, QUERY | name), (321, BOTH_NAMES | name),
              (200050, BOTH_NAMES | name), (200051, BOTH_NAMES | name)]  # fmt: skip
-    for of in (PlainNeeds("c", TOPICS.get).of, needs_of_users().of):
+    for of in (plain_needs().of, needs_of_users().of):
         for code, fields in reads:
             assert of(request(code, fields)).administrator, code
             assert not of(request(code, fields | {"topic": "T"})).administrator, code
@@ -307,31 +310,38 @@ def served_by_brokers() -> set[int]:
     return {int(RequestCode[name]) for name in names}
 
 
-@pytest.mark.parametrize("needs", [PlainNeeds("c", TOPICS.get), needs_of_users()])
-def test_the_needs_of_every_request_that_a_broker_serves_are_stated(needs: NeedsReader) -> None:
+@pytest.mark.parametrize("needs", [plain_needs(), needs_of_users()])
+def test_the_needs_of_every_request_that_a_broker_serves_are_stated(needs: RequestNeeds) -> None:
     assert served_by_brokers() - needs.codes == set()
 
 
-@pytest.mark.parametrize("needs", [PlainNeeds("c", TOPICS.get), needs_of_users()])
+@pytest.mark.parametrize("needs", [plain_needs(), needs_of_users()])
 async def test_a_request_whose_needs_are_not_stated_needs_an_administrator(
-    needs: NeedsReader,
+    needs: RequestNeeds,
 ) -> None:
     assert needs.of(request(31999, {})) == ADMINISTRATOR
     control = AccessControl(Threads(), Gate(Threads(), 1), needs)
-    control.require_stated(served_by_brokers())
-    with pytest.raises(ValueError, match=r"request codes \[31999\] .*access\..*needs"):
-        control.require_stated({*served_by_brokers(), 31999})
+    control.take_rights(served_by_brokers(), {})
+    with pytest.raises(ValueError, match=r"request codes \[31999\] .*rights\.py of its feature"):
+        control.take_rights({*served_by_brokers(), 31999}, {})
 
 
-def test_plain_needs_state_each_request_once() -> None:
-    readers = PlainNeeds("c", TOPICS.get)._readers
-    assert len({*readers, *SIGNED, *ADMINISTRATION}) == len(readers) + len(SIGNED) + len(
-        ADMINISTRATION
-    )
+def test_what_a_request_needs_is_stated_once() -> None:
+    counts = Counter(code for table in tables_of_rights().values() for code in table)
+    assert [code for code, count in counts.items() if count > 1] == []
 
 
-def test_administration_has_what_the_reference_has_and_more() -> None:
-    assert {17, 25, 200, 207, 215} < ADMINISTRATION
+def test_a_feature_states_what_its_own_requests_need() -> None:
+    tables = tables_of_rights()
+    for file in Path(feature.__file__).parent.parent.glob("*/feature.py"):
+        names = re.findall(r"RequestCode\.([A-Z0-9_]+)", file.read_text())
+        stated = tables.get(f"cometmq.broker.{file.parent.name}.rights", {})
+        assert {int(RequestCode[name]) for name in names} == set(stated), file.parent.name
+
+
+async def test_administration_has_what_the_reference_has_and_more() -> None:
+    for code in (17, 25, 200, 207, 215):
+        assert plain_needs().of(request(code, {})) == ADMINISTRATOR
 
 
 # --- the gate -----------------------------------------------------------------------------------
@@ -488,7 +498,7 @@ class Threads:
 
 async def test_a_long_list_of_needs_is_decided_off_the_event_loop() -> None:
     accounts = Threads()
-    control = AccessControl(accounts, Gate(accounts, 1), PlainNeeds("c", TOPICS.get))
+    control = AccessControl(accounts, Gate(accounts, 1), plain_needs())
     wired = Wired({34: lambda incoming: Response()}, guard=control.guard)
     body = heartbeat(*(f"topic-{number}" for number in range(LARGE_BYTES_MIN // 10)))
     wired.transport.send(encode_command(Command(34, opaque=1, body=body)))
@@ -497,9 +507,9 @@ async def test_a_long_list_of_needs_is_decided_off_the_event_loop() -> None:
     assert threading.current_thread() not in accounts.decided
 
 
-@pytest.mark.parametrize("needs", [PlainNeeds("c", TOPICS.get), needs_of_users()])
+@pytest.mark.parametrize("needs", [plain_needs(), needs_of_users()])
 async def test_no_right_opens_a_request_about_a_message_that_is_not_there(
-    needs: NeedsReader,
+    needs: RequestNeeds,
 ) -> None:
     accounts = Threads()
     control = AccessControl(accounts, Gate(accounts, 16), needs)

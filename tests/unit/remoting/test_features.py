@@ -14,7 +14,7 @@ from support.memory_link import link
 NOT_AT_REST = {
     "cometmq.access.fast_check",
     "cometmq.access.gate",
-    "cometmq.access.request_needs",
+    "cometmq.access.rights",
     "cometmq.access.senders",
     "cometmq.access.plain",
     "cometmq.access.signer",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Account, Accounts, Gate
 from cometmq.access.needs import Action, Need, group_need, needs_of, require_stated, topic_need
-from cometmq.access.request_needs import NeedsReader
+from cometmq.access.rights import RequestNeeds, Rights
 from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
@@ -41,7 +41,7 @@ class AccessControl:
         needs: reads what requests need.
     """
 
-    def __init__(self, accounts: Accounts, gate: Gate, needs: NeedsReader) -> None:
+    def __init__(self, accounts: Accounts, gate: Gate, needs: RequestNeeds) -> None:
         self._accounts = accounts
         self._gate = gate
         self._needs = needs
@@ -57,16 +57,18 @@ class AccessControl:
         """Return the check of a fast path of pulls."""
         return FastCheck(self._accounts, Action.SUB)
 
-    def require_stated(self, served: Iterable[int]) -> None:
-        """Refuse to serve requests whose needs are not stated.
+    def take_rights(self, served: Iterable[int], rights: Mapping[int, Rights]) -> None:
+        """State what requests need; before that, all of them need an administrator.
 
         Args:
             served: the codes of the requests that the broker serves.
+            rights: what requests need.
 
         Raises:
-            ValueError: there are such requests.
+            ValueError: a request is served, and it is not stated what it needs.
         """
-        require_stated(served, self._needs.codes, self._needs.stated_in)
+        self._needs.state(rights)
+        require_stated(served, self._needs.codes, "cometmq.broker, rights.py of its feature,")
 
     @property
     def state(self) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import warn_of_certificates
@@ -17,6 +18,7 @@ from cometmq.remoting.jobs import Job, every
 if TYPE_CHECKING:
     from cometmq.access.gate import Accounts
     from cometmq.access.plain.accounts import PlainAccounts
+    from cometmq.access.rights import Rights
     from cometmq.access.users.accounts import UserAccounts
     from cometmq.broker.access.account_handler import AccountHandler
     from cometmq.broker.access.control import AccessControl
@@ -52,6 +54,13 @@ class AccessFeature(BrokerFeature):
     def senders(self) -> Accounts | None:
         """The accounts or users; None without any."""
         return self.accounts or self.users
+
+    def rights(self) -> Mapping[int, Rights]:
+        """Return what the requests need, and those that no broker of ours serves."""
+        from cometmq.broker.access import unserved
+        from cometmq.broker.access.rights import RIGHTS
+
+        return {**unserved.RIGHTS, **RIGHTS}
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that show and change accounts, and the reading of changed files."""

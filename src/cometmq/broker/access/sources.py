@@ -9,6 +9,7 @@ import msgspec
 
 from cometmq.access.certificates import with_certificates
 from cometmq.access.gate import Gate
+from cometmq.access.rights import Kind, Lookups, RequestNeeds
 from cometmq.access.signer import credentials_of
 from cometmq.access.user_settings import UserSettings, user_settings
 from cometmq.access.users.accounts import UserAccounts
@@ -53,13 +54,15 @@ def open_sources(
     """
     settings, of_users = configuration[BrokerSettings], user_settings(configuration)
     topics, tls = RecordTopics(store, cold_reads), configuration[TlsSettings]
+    cluster = settings.broker_cluster_name
+    lookups = Lookups(cluster, topics.of_record, topics.of_half, group_exists)
     if settings.acl_enable and of_users.keeps_users:
         raise ConfigError(
             "aclEnable=true together with settings of users, such as authenticationEnabled:"
             " expected one of them; migrateAuthFromV1Enabled=true makes users of the accounts"
         )
     if settings.acl_enable:
-        return _plain(settings, tls, topics, clock, files)
+        return _plain(settings, tls, lookups, clock, files)
     if of_users.keeps_users:
         folder = of_users.auth_config_path or configuration[StoreSettings].root / "config"
         users = UserAccounts(
@@ -68,7 +71,7 @@ def open_sources(
             authorizes=of_users.authorization_enabled,
         )
         try:
-            return _users(users, of_users, settings, tls, topics, group_exists, clock, files)
+            return _users(users, of_users, settings, tls, lookups, clock, files)
         except BaseException:
             users.close()
             raise
@@ -76,15 +79,14 @@ def open_sources(
 
 
 def _plain(
-    settings: BrokerSettings, tls: TlsSettings, topics: RecordTopics, clock: Clock, files: Files
+    settings: BrokerSettings, tls: TlsSettings, lookups: Lookups, clock: Clock, files: Files
 ) -> AccessSources:
     from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
-    from cometmq.access.plain.needs import PlainNeeds
 
     assert settings.rocketmq_home is not None
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
-    needs = PlainNeeds(settings.broker_cluster_name, topics.of_record)
+    needs = RequestNeeds(Kind.PLAIN, lookups)
     senders = with_certificates(accounts, tls)
     gate = Gate(senders, ResponseCode.SYSTEM_ERROR)
     return AccessSources(AccessControl(senders, gate, needs), accounts=accounts)
@@ -95,19 +97,15 @@ def _users(
     of_users: UserSettings,
     settings: BrokerSettings,
     tls: TlsSettings,
-    topics: RecordTopics,
-    group_exists: Callable[[str], bool],
+    lookups: Lookups,
     clock: Clock,
     files: Files,
 ) -> AccessSources:
-    from cometmq.access.users.needs import UserNeeds
-
     if of_users.migrate_from_plain:
         _migrate(users, settings, clock, files)
     if not of_users.checks_requests:
         return AccessSources(None, users=users)
-    cluster = settings.broker_cluster_name
-    needs = UserNeeds(cluster, topics.of_record, topics.of_half, group_exists)
+    needs = RequestNeeds(Kind.USERS, lookups)
     senders = with_certificates(users, tls)
     gate = Gate(
         senders,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -16,6 +17,7 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
+    from cometmq.access.rights import Rights
     from cometmq.broker.offsets.reset import ResetHandler
 
 
@@ -31,6 +33,12 @@ class OffsetsFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def rights(self) -> Mapping[int, Rights]:
+        """Return what the requests need."""
+        from cometmq.broker.offsets.rights import RIGHTS
+
+        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""

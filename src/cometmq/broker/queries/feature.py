@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -13,6 +14,7 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
+    from cometmq.access.rights import Rights
     from cometmq.broker.queries.handler import QueryHandler
 
 
@@ -25,6 +27,12 @@ class QueriesFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def rights(self) -> Mapping[int, Rights]:
+        """Return what the requests need."""
+        from cometmq.broker.queries.rights import RIGHTS
+
+        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of queries for stored messages."""

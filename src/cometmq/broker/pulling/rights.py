@@ -1,0 +1,25 @@
+"""The rights that pulls need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.access.needs import Action, Needs, group_need, needs_of, topic_need
+from cometmq.access.rights import Lookups, Right, Rights
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import PullMessageRequest
+from cometmq.remoting import Request
+
+
+def _pull(request: Request, _: Lookups) -> Needs:
+    header = request.header(PullMessageRequest)
+    return needs_of(topic_need(header.topic, Action.SUB), group_need(header.consumer_group))
+
+
+_PULL: Final = Right(_pull)
+
+RIGHTS: Final[Mapping[int, Rights]] = {
+    RequestCode.PULL_MESSAGE: Rights(plain=_PULL, users=_PULL),
+    RequestCode.LITE_PULL_MESSAGE: Rights(plain=_PULL, users=_PULL),
+}

@@ -80,19 +80,18 @@ class StatedNeeds:
     """What the requests to a server need: a signature, or an administrator.
 
     Args:
-        stated_in: the module that states it.
-        signed: the codes of requests that need a signature only.
-        administration: the codes of those that need an administrator.
+        stated_in: where that is stated.
+        needs: what the requests of each code need.
     """
 
-    def __init__(
-        self, stated_in: str, *, signed: Iterable[int], administration: Iterable[int]
-    ) -> None:
+    def __init__(self, stated_in: str, needs: Mapping[int, Needs]) -> None:
         self._stated_in = stated_in
-        self._needs: Mapping[int, Needs] = {
-            **dict.fromkeys(administration, ADMINISTRATOR),
-            **dict.fromkeys(signed, NOTHING),
-        }
+        self._needs = needs
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The codes of requests whose needs are stated."""
+        return frozenset(self._needs)
 
     def of(self, code: int) -> Needs:
         """Return what a request needs; one whose needs are not stated needs an administrator."""

@@ -81,7 +81,7 @@ class Standalone:
         if not settings.namesrv_acl_enable:
             return None
         from cometmq.access.server_guard import ServerGuard
-        from cometmq.namesrv.app import NEEDS
+        from cometmq.namesrv.assembly import NEEDS
         from cometmq.remoting import TlsSettings
 
         refused = ResponseCode.SYSTEM_ERROR if settings.acl_enable else ResponseCode.NO_PERMISSION

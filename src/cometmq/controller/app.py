@@ -13,13 +13,12 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
-from cometmq.access.needs import StatedNeeds
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
-from cometmq.controller.handler import ControllerHandler
+from cometmq.controller.handler import NEEDS, ControllerHandler
 from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.address import host_and_port
@@ -62,27 +61,6 @@ SETTINGS = (
     LogSettings,
 )
 """The settings classes that a controller's configuration file feeds."""
-
-NEEDS = StatedNeeds(
-    __name__,
-    signed={
-        RequestCode.CONTROLLER_GET_METADATA_INFO,
-        RequestCode.CONTROLLER_GET_REPLICA_INFO,
-        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
-    },
-    administration={
-        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-        RequestCode.CONTROLLER_ELECT_MASTER,
-        RequestCode.CONTROLLER_REGISTER_BROKER,
-        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
-        RequestCode.CONTROLLER_APPLY_BROKER_ID,
-        RequestCode.CLEAN_BROKER_DATA,
-        RequestCode.BROKER_HEARTBEAT,
-        RequestCode.UPDATE_CONTROLLER_CONFIG,
-        RequestCode.GET_CONTROLLER_CONFIG,
-    },
-)
-"""What requests need with ``aclEnable``: those that read a signature only."""
 
 EXPIRY_FIRST_S = 2.0
 

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from cometmq.access.needs import ADMINISTRATOR, NOTHING, StatedNeeds
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set import (
     UNKNOWN,
@@ -66,6 +67,26 @@ NAMES_MAX = 1000
 _NAME_CHARS: Final = 32
 _INCARNATIONS_MAX: Final = 64
 """Earlier incarnations, and members with theirs, in one request."""
+
+
+NEEDS = StatedNeeds(
+    __name__,
+    {
+        RequestCode.CONTROLLER_GET_METADATA_INFO: NOTHING,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: NOTHING,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: NOTHING,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: ADMINISTRATOR,
+        RequestCode.CONTROLLER_ELECT_MASTER: ADMINISTRATOR,
+        RequestCode.CONTROLLER_REGISTER_BROKER: ADMINISTRATOR,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: ADMINISTRATOR,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID: ADMINISTRATOR,
+        RequestCode.CLEAN_BROKER_DATA: ADMINISTRATOR,
+        RequestCode.BROKER_HEARTBEAT: ADMINISTRATOR,
+        RequestCode.UPDATE_CONTROLLER_CONFIG: ADMINISTRATOR,
+        RequestCode.GET_CONTROLLER_CONFIG: ADMINISTRATOR,
+    },
+)
+"""What requests need with ``aclEnable``: those that read a signature only."""
 
 
 class ControllerHandler:

@@ -12,14 +12,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
-from cometmq.access.needs import StatedNeeds
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.address import host_and_port
-from cometmq.namesrv.assembly import FEATURES
+from cometmq.namesrv.assembly import FEATURES, NEEDS
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.core import open_core
 from cometmq.namesrv.registry import Registry
-from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import (
     RemotingClient,
     RemotingServer,
@@ -54,38 +52,6 @@ SETTINGS = (
     LogSettings,
 )
 """The settings classes that a name server's configuration file feeds."""
-
-NEEDS = StatedNeeds(
-    __name__,
-    signed={
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_BROKER_MEMBER_GROUP,
-        RequestCode.GET_KV_CONFIG,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-        RequestCode.GET_UNIT_TOPIC_LIST,
-        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
-        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    },
-    administration={
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-        RequestCode.BROKER_HEARTBEAT,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.GET_NAMESRV_CONFIG,
-    },
-)
-"""What requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 class NameServer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cometmq.access.needs import StatedNeeds
 from cometmq.namesrv.admin import feature as admin
 from cometmq.namesrv.brokers import feature as brokers
 from cometmq.namesrv.core import Core
@@ -20,3 +21,9 @@ FEATURES: Sequence[Callable[[Core], Feature]] = (
     admin.build,
 )
 """What a name server consists of."""
+
+NEEDS = StatedNeeds(
+    "cometmq.namesrv, feature.py of its feature,",
+    {**brokers.NEEDS, **routes.NEEDS, **topics.NEEDS, **kv_config.NEEDS, **admin.NEEDS},
+)
+"""What their requests need with ``aclEnable``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cometmq.cli.admin.arguments import (
+    Server,
     SettingsFile,
     TopicName,
     names_shown,
@@ -16,7 +17,7 @@ from cometmq.cli.admin.arguments import (
     settings_changes,
     settings_in,
 )
-from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands, Server
+from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted

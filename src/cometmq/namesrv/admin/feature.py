@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.access.needs import ADMINISTRATOR, Needs
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.config_update import ConfigUpdate
@@ -11,6 +13,13 @@ from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
     from cometmq.namesrv.core import Core
+
+
+NEEDS: Mapping[int, Needs] = {
+    RequestCode.UPDATE_NAMESRV_CONFIG: ADMINISTRATOR,
+    RequestCode.GET_NAMESRV_CONFIG: ADMINISTRATOR,
+}
+"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 def build(core: Core) -> Feature:

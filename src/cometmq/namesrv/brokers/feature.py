@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.access.needs import ADMINISTRATOR, NOTHING, Needs
 from cometmq.namesrv.brokers.handler import BrokerHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
@@ -12,6 +14,18 @@ from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
     from cometmq.namesrv.core import Core
+
+
+NEEDS: Mapping[int, Needs] = {
+    RequestCode.GET_BROKER_MEMBER_GROUP: NOTHING,
+    RequestCode.REGISTER_BROKER: ADMINISTRATOR,
+    RequestCode.UNREGISTER_BROKER: ADMINISTRATOR,
+    RequestCode.QUERY_DATA_VERSION: ADMINISTRATOR,
+    RequestCode.BROKER_HEARTBEAT: ADMINISTRATOR,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: ADMINISTRATOR,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: ADMINISTRATOR,
+}
+"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 def build(core: Core) -> Feature:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.access.needs import ADMINISTRATOR, NOTHING, Needs
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
@@ -11,6 +13,15 @@ from cometmq.remoting.features import Deferred, Feature
 if TYPE_CHECKING:
     from cometmq.namesrv.core import Core
     from cometmq.namesrv.kv_config.handler import KvHandler
+
+
+NEEDS: Mapping[int, Needs] = {
+    RequestCode.GET_KV_CONFIG: NOTHING,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: NOTHING,
+    RequestCode.PUT_KV_CONFIG: ADMINISTRATOR,
+    RequestCode.DELETE_KV_CONFIG: ADMINISTRATOR,
+}
+"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 def build(core: Core) -> Feature:

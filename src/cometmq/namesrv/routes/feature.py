@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.access.needs import NOTHING, Needs
 from cometmq.namesrv.routes.handler import RouteHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
@@ -11,6 +13,13 @@ from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
     from cometmq.namesrv.core import Core
+
+
+NEEDS: Mapping[int, Needs] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: NOTHING,
+    RequestCode.GET_BROKER_CLUSTER_INFO: NOTHING,
+}
+"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 def build(core: Core) -> Feature:

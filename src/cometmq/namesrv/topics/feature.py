@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.access.needs import ADMINISTRATOR, NOTHING, Needs
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
@@ -11,6 +13,19 @@ from cometmq.remoting.features import Deferred, Feature
 if TYPE_CHECKING:
     from cometmq.namesrv.core import Core
     from cometmq.namesrv.topics.handler import TopicHandler
+
+
+NEEDS: Mapping[int, Needs] = {
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NOTHING,
+    RequestCode.GET_TOPICS_BY_CLUSTER: NOTHING,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: NOTHING,
+    RequestCode.GET_UNIT_TOPIC_LIST: NOTHING,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: NOTHING,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NOTHING,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: ADMINISTRATOR,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: ADMINISTRATOR,
+}
+"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 def build(core: Core) -> Feature:

@@ -1,0 +1,282 @@
+"""The page says where a change goes: the changes are made there, in a copy, and they work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unit.test_layout import SOURCES, rows
+
+QUERY = "A new request code, for instance a query"
+LEVELS = "Another rule for delay levels"
+COUNTER = "A new counter"
+SETTING = "A new setting"
+TABLE = "A new table with a file, for instance beside the topics"
+JOB = "A new job, for instance for clients"
+ADMINISTRATION = "A new administration request, for instance for groups"
+OF_NAME_SERVER = "A new request of the name server, for instance for topics"
+RUNTIME = "A new line of the broker's runtime information"
+SEND = "A new check of a send"
+LIMIT = "A new limit of a record, in a batch or not"
+UNIT = "A further delay unit, such as weeks"
+OPERATOR = "A further operator of SQL92 expressions, such as `CONTAINS`"
+
+Edit = tuple[str, str, str]
+"""A file of the row, a text in it, and what comes in its place."""
+
+
+def handler(file: str, before: str, name: str) -> Edit:
+    """A handler before another one."""
+    body = 'return Response(remark="it is served")'
+    return (
+        file,
+        before,
+        f"    def {name}(self, request: Request) -> Response:\n        {body}\n\n{before}",
+    )
+
+
+def before(file: str, text: str, added: str) -> Edit:
+    """A text before another one."""
+    return file, text, added + text
+
+
+CHANGES: dict[str, list[Edit]] = {
+    QUERY: [
+        handler("broker/queries/handler.py", "    async def by_key(", "assignment"),
+        before(
+            "broker/queries/feature.py",
+            "RequestCode.QUERY_MESSAGE:",
+            "RequestCode.QUERY_ASSIGNMENT: query.handler(lambda h: h.assignment),\n",
+        ),
+        before(
+            "broker/queries/rights.py",
+            "    RequestCode.QUERY_MESSAGE:",
+            "    RequestCode.QUERY_ASSIGNMENT: Rights(\n"
+            '        *[on_named(SUB_OR_GET, topic="topic")] * 2\n    ),\n',
+        ),
+    ],
+    LEVELS: [("model/delay.py", "min(max(int(text), 0), self.highest)", "int(text)")],
+    COUNTER: [
+        before(
+            "broker/stats/counters.py",
+            "    def sent_back(",
+            "    def asked(self, topic: str) -> None:\n"
+            '        self.add("TOPIC_ASKED_NUMS", topic)\n\n',
+        ),
+    ],
+    SETTING: [
+        before(
+            "broker/config.py",
+            '    in_sync_replicas: int = setting(0, key="inSyncReplicas"',
+            '    new_limit: int = setting(7, key="newLimit", low=1)\n    """New."""\n\n',
+        )
+    ],
+    TABLE: [
+        before(
+            "broker/topics/table.py",
+            "class Gap(Protocol):",
+            "class Notes:\n"
+            "    def __init__(self, file: JsonFile) -> None:\n"
+            "        self.file, self.notes = file, file.load() or {}\n\n\n",
+        ),
+        before(
+            "broker/topics/feature.py",
+            "        core.topics.notify(",
+            "        from cometmq.broker.topics.table import Notes\n"
+            '        self.notes = Notes(core.table_file("notes"))\n',
+        ),
+    ],
+    JOB: [
+        before(
+            "broker/clients/feature.py",
+            '        every(SWEEP_S, sweep_clients, "sweep-clients"),\n',
+            '        every(SWEEP_S, sweep_clients, "sweep-again"),\n',
+        )
+    ],
+    ADMINISTRATION: [
+        handler("broker/groups/handler.py", "    async def put(", "roll_back"),
+        before(
+            "broker/groups/feature.py",
+            "RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
+            "RequestCode.POP_ROLLBACK: exclusive(groups.handler(lambda h: h.roll_back)),\n",
+        ),
+        before(
+            "broker/groups/rights.py",
+            "    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
+            "    RequestCode.POP_ROLLBACK: Rights(ADMINISTRATION, on_cluster(Action.UPDATE)),\n",
+        ),
+    ],
+    OF_NAME_SERVER: [
+        handler("namesrv/topics/handler.py", "    async def all(", "names"),
+        before(
+            "namesrv/topics/feature.py",
+            "            RequestCode.GET_TOPICS_BY_CLUSTER:",
+            "            RequestCode.GET_TOPIC_NAME_LIST: topics.handler(lambda h: h.names),\n",
+        ),
+        before(
+            "namesrv/topics/feature.py",
+            "    RequestCode.GET_TOPICS_BY_CLUSTER: NOTHING,\n",
+            "    RequestCode.GET_TOPIC_NAME_LIST: NOTHING,\n",
+        ),
+    ],
+    RUNTIME: [
+        before(
+            "broker/stats/runtime_info.py",
+            '"brokerActive": "true",',
+            '"brokerNew": "new",',
+        )
+    ],
+    SEND: [
+        before(
+            "broker/sending/validation.py",
+            "    if topic in SEND_FORBIDDEN_TOPICS:\n",
+            '    if topic == "unwanted":\n        raise _illegal("it is unwanted")\n',
+        )
+    ],
+    LIMIT: [
+        before(
+            "store/appender.py",
+            "        if length > TOPIC_BYTES_MAX:\n",
+            '        if topic == "limited":\n'
+            '            raise InvalidMessageError("it is limited")\n',
+        )
+    ],
+    UNIT: [
+        ("model/delay.py", '"d": 86_400_000}', '"d": 86_400_000, "w": 604_800_000}'),
+        ("model/delay.py", "([smhd])", "([smhdw])"),
+    ],
+    OPERATOR: [
+        before(
+            "sql92/parser.py",
+            '"CONTAINS": CONTAINS,',
+            '"INCLUDES": CONTAINS, ',
+        )
+    ],
+}
+"""By the change as the page names it: how it is made."""
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+import cometmq
+from cometmq.access.account_settings import AccountSettings
+from cometmq.access.rights import Kind, Lookups, RequestNeeds
+from cometmq.broker.app import Broker
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.config import BrokerSettings
+from cometmq.cli.configurations import broker_configuration
+from cometmq.cli.server_options import ServerOptions
+from cometmq.model.delay import DelayLevels
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.assembly import NEEDS
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.access.needs import NOTHING, Needs
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingClient, RemotingSettings
+from cometmq.sql92 import compile_expression
+from cometmq.store import NewMessage
+
+TEXT = b"n\\x01abc\\x02"
+
+
+async def main(folder):
+    assert Path(cometmq.__file__).is_relative_to(folder), cometmq.__file__
+    settings = broker_configuration(ServerOptions(port=0, store=folder / "store"))
+    settings.set({"fastPortEnable": "false", "newLimit": "8"})
+    broker, names = Broker(settings), NameServer(NameServerSettings(listen_port=0))
+    client = RemotingClient(RemotingSettings())
+    await broker.start()
+    await names.start()
+
+    async def ask(server, code, body=b"", **fields):
+        connection = await client.connection(server.address, timeout=60)
+        return await connection.call(code, body=body, fields=fields, timeout=60)
+
+    def send(topic):
+        keys, values = "abcdefghijm", ("p", topic, "TBW102", 4, 0, 0, 1, 0, "", 0, "false")
+        fields = {key: str(value) for key, value in zip(keys, values)}
+        return ask(broker, RequestCode.SEND_MESSAGE_V2, b"x", **fields)
+
+    for code in (RequestCode.QUERY_ASSIGNMENT, RequestCode.POP_ROLLBACK):
+        assert (await ask(broker, code)).remark == "it is served", code
+    lookups = Lookups("c", lambda at: None, lambda at: None, lambda group: True)
+    for kind in Kind:
+        needs = RequestNeeds(kind, lookups)
+        needs.state(broker.life.rights())
+        assert RequestCode.QUERY_ASSIGNMENT in needs.codes
+        assert RequestCode.POP_ROLLBACK in needs.codes
+    assert (await ask(names, RequestCode.GET_TOPIC_NAME_LIST)).remark == "it is served"
+    assert NEEDS.of(RequestCode.GET_TOPIC_NAME_LIST) == NOTHING
+    assert settings[BrokerSettings].new_limit == 8
+    notes = broker.features.topics.notes
+    notes.file.save({"a": "b"})
+    assert (folder / "store/config/notes.json").exists()
+    assert "sweep-again" in broker.life.jobs._jobs
+    runtime = await ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert '"brokerNew":"new"' in runtime.body.decode()
+    broker.core.stats.asked("T")
+    broker.core.stats.sample()
+    assert await broker.core.stats.view("TOPIC_ASKED_NUMS", "T") is not None
+    assert "it is unwanted" in (await send("unwanted")).remark
+    assert "it is limited" in (await send("limited")).remark
+    assert (await send("wanted")).code == 0
+    assert DelayLevels.parse().level_of("99") == 99
+    assert DelayLevels.parse("1w").longest_ms == 7 * 86_400_000
+    assert compile_expression("n INCLUDES 'b'").matches(TEXT, 0, len(TEXT))
+    await client.close()
+    await broker.stop()
+    await names.stop()
+
+
+asyncio.run(main(Path(sys.argv[1])))
+print("all changes work")
+"""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, which runs interpreted, with all changes of `CHANGES`."""
+    folder = tmp_path_factory.mktemp("changed")
+    copied = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__", "spark")
+    shutil.copytree(SOURCES, folder / "cometmq", ignore=copied)
+    for change, edits in CHANGES.items():
+        for file, text, instead in edits:
+            path = folder / "cometmq" / file
+            source = path.read_text()
+            assert text in source, (change, file, text)
+            path.write_text(source.replace(text, instead, 1))
+    return folder
+
+
+def test_the_changes_are_made_where_the_page_says() -> None:
+    page = {change.replace("`", ""): files for change, files in rows().items()}
+    for change, edits in CHANGES.items():
+        files = page[change.replace("`", "")]
+        assert {file for file, _, _ in edits} <= set(files), change
+
+
+def test_few_changes_of_the_page_are_not_made() -> None:
+    page = {change.replace("`", "") for change in rows()}
+    made = {change.replace("`", "") for change in CHANGES}
+    assert page - made == {
+        "A new field of the check of a transaction",
+        "A further limit of the processes of class filters",
+    }
+
+
+def test_the_changes_work(changed: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(changed), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(changed)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.endswith("all changes work\n"), re.sub(r"^.* INFO .*\n", "", done.stderr)

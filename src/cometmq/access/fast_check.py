@@ -9,13 +9,17 @@ with the reason.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.access.gate import Account, Accounts
 from cometmq.access.needs import Action, group_need, needs_of, topic_need
 from cometmq.access.senders import SENDERS_MAX
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import RequestCheck, SignedFields
+
+if TYPE_CHECKING:
+    from cometmq.protocol.signature import SigningKey
+    from cometmq.remoting.wire import Wire
 
 USES_MAX = 100_000
 """What all of them together may use, as far as it is remembered: topics, or groups with topics."""
@@ -31,7 +35,7 @@ class FastSender:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.signing_key: Any = account.signing_key
+        self.signing_key: SigningKey | None = account.signing_key
         self.allowed: set[Any] = set()
         """The topics that it may use, or groups with topics."""
 
@@ -52,13 +56,13 @@ class FastCheck(RequestCheck):
         self._senders: dict[tuple[str, Any, bytes], FastSender] = {}
         self.uses = 0
         """How much of what senders may use is remembered."""
-        self._wire: Any = None
+        self._wire: Wire | None = None
         self._sender: FastSender | None = None
         """The sender with this key on this wire; None if it is unknown."""
 
     def allows(
         self,
-        wire: Any,
+        wire: Wire,
         fields: SignedFields,
         data: bytearray,
         unescaped: bytearray,
@@ -89,7 +93,7 @@ class FastCheck(RequestCheck):
         """Forget the connection that was read last."""
         self._wire = None
 
-    def _find(self, wire: Any, key: bytes) -> None:
+    def _find(self, wire: Wire, key: bytes) -> None:
         """Find the sender."""
         state = self._accounts.state
         if state is not self._state:

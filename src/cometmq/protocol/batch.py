@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cometmq.model.errors import InvalidMessageError
 from cometmq.protocol import octets
+from cometmq.protocol.octets import Memory
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 _HEAD = Struct(">iiiii")
@@ -69,7 +70,7 @@ def decode_batch(data: bytes) -> list[BatchItem]:
     return items
 
 
-def item_at(memory: Any, position: int, stop: int) -> tuple[int, int, int, int, int]:
+def item_at(memory: Memory, position: int, stop: int) -> tuple[int, int, int, int, int]:
     """Return flag, start and end of the body, start and end of the properties of an item.
 
     Args:

@@ -56,6 +56,8 @@ def _sliced(data: Any, at: int, stop: int) -> int:
         table = cython.cast(cython.p_uint, cython.cast(cython.p_char, _TABLES))
         crc = ~cython.cast(cython.uint, 0)
         place = cython.cast(cython.p_uchar, data + at)
+        # Each byte has the table of its distance to the end of the eight: no lookup waits for
+        # another one, as it does byte by byte.
         while at + 8 <= stop:
             low = crc ^ (place[0] | place[1] << 8 | place[2] << 16 | place[3] << 24)
             high = place[4] | place[5] << 8 | place[6] << 16 | place[7] << 24

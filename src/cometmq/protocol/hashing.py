@@ -15,7 +15,8 @@ import sys
 from array import array
 from functools import lru_cache
 from operator import mul
-from typing import Any
+
+from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -47,7 +48,7 @@ def extend_hash(hash_of_prefix: int, data: bytes) -> int:
     return extend_hash_in(hash_of_prefix, data, 0, len(data))
 
 
-def extend_hash_in(hash_of_prefix: int, memory: Any, at: int, end: int) -> int:
+def extend_hash_in(hash_of_prefix: int, memory: Memory, at: int, end: int) -> int:
     """Return the same for the text that is from ``at`` to ``end`` in a buffer."""
     if cython.compiled:
         hashed = hash_of_prefix
@@ -64,7 +65,7 @@ def extend_hash_in(hash_of_prefix: int, memory: Any, at: int, end: int) -> int:
             hashed = hashed * 31 + place[0]
             place += 1
             left -= 1
-        if seen >= 128:
+        if seen >= 128:  # not ASCII, so units are not bytes: what was computed is void
             return _extend_text(hash_of_prefix, memory[at:end].decode("utf-8", "replace"))
         return hashed
     data = bytes(memory[at:end])

@@ -10,10 +10,9 @@ Compiled, ``memory`` is an address, and nothing but the code here checks its bou
 
 from __future__ import annotations
 
-from typing import Any
-
 from cometmq.protocol import octets
 from cometmq.protocol.codes import FORWARDED
+from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -57,7 +56,7 @@ class HeaderScanner:
         self.space = bytearray()
         """Takes a text whose escapes are resolved; empty before the first one."""
 
-    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+    def note(self, memory: Memory, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field; False if it is not as it should be.
 
         Args:
@@ -69,7 +68,7 @@ class HeaderScanner:
         """
         raise NotImplementedError
 
-    def scan_json(self, memory: Any, at: int, end: int) -> bool:
+    def scan_json(self, memory: Memory, at: int, end: int) -> bool:
         """Read the JSON header from ``at`` to ``end``; False if the general reader must."""
         seen = 0
         at = _skip_blanks(memory, at, end)
@@ -101,7 +100,7 @@ class HeaderScanner:
             if memory[at] != 44:
                 return False
 
-    def _scan_member(self, memory: Any, at: int, end: int, member: int) -> int:
+    def _scan_member(self, memory: Memory, at: int, end: int, member: int) -> int:
         """Read the value of a member; return the position behind it, -1 if it is not plain."""
         if memory[at] == 34:
             if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
@@ -127,7 +126,7 @@ class HeaderScanner:
             return -1
         return stop
 
-    def _scan_fields(self, memory: Any, at: int, end: int) -> int:
+    def _scan_fields(self, memory: Memory, at: int, end: int) -> int:
         """Read the fields; return the position behind them, -1 if they are not plain."""
         if memory[at] != 123:
             return -1
@@ -168,7 +167,7 @@ class HeaderScanner:
             if memory[at] != 44:
                 return -1
 
-    def _unescape(self, memory: Any, at: int, end: int) -> int:
+    def _unescape(self, memory: Memory, at: int, end: int) -> int:
         """Resolve the escapes of a text into ``space``; return its end, 0 if not plain.
 
         Plain is a text that fits, with no escapes but the two that separate properties.
@@ -201,7 +200,7 @@ class HeaderScanner:
             at += 1
         return 0
 
-    def scan_binary(self, memory: Any, at: int, end: int) -> bool:
+    def scan_binary(self, memory: Memory, at: int, end: int) -> bool:
         """Read the binary header from ``at`` to ``end``; False if the general reader must."""
         if at + _BINARY_FIXED_BYTES > end:
             return False
@@ -230,7 +229,7 @@ class HeaderScanner:
         return True
 
 
-def find_name(memory: Any, at: int, end: int, names: tuple[bytes, ...]) -> int:
+def find_name(memory: Memory, at: int, end: int, names: tuple[bytes, ...]) -> int:
     """The number of the name from ``at`` to ``end`` among ``names``; -1 if it is none of them."""
     size = end - at
     if size == 0:
@@ -243,7 +242,7 @@ def find_name(memory: Any, at: int, end: int, names: tuple[bytes, ...]) -> int:
     return -1
 
 
-def end_of_text(memory: Any, at: int, end: int) -> int:
+def end_of_text(memory: Memory, at: int, end: int) -> int:
     """Where the quote behind a text without escapes is; 0 if there is none."""
     while at < end:
         unit = memory[at]
@@ -255,7 +254,7 @@ def end_of_text(memory: Any, at: int, end: int) -> int:
     return 0
 
 
-def end_of_bare(memory: Any, at: int, end: int) -> int:
+def end_of_bare(memory: Memory, at: int, end: int) -> int:
     """The position behind a number as JSON writes it or a boolean; 0 if there is none."""
     unit = memory[at]
     if unit == 116:
@@ -269,7 +268,7 @@ def end_of_bare(memory: Any, at: int, end: int) -> int:
     return stop
 
 
-def plain_number(memory: Any, at: int, end: int) -> int:
+def plain_number(memory: Memory, at: int, end: int) -> int:
     """The whole number from ``at`` to ``end``; NOT_PLAIN if it is none."""
     start = at
     is_negative = at < end and memory[at] == 45
@@ -287,7 +286,7 @@ def plain_number(memory: Any, at: int, end: int) -> int:
     return -value if is_negative else value
 
 
-def end_of_number(memory: Any, at: int, end: int) -> int:
+def end_of_number(memory: Memory, at: int, end: int) -> int:
     """The position behind a whole number; 0 if there is none, or one of too many digits."""
     if at < end and memory[at] == 45:
         at += 1
@@ -297,20 +296,21 @@ def end_of_number(memory: Any, at: int, end: int) -> int:
     return at if 0 < at - start <= _DIGITS_MAX else 0
 
 
-def _has_special(memory: Any) -> bool:
+def _has_special(memory: Memory) -> bool:
     """Whether one of eight bytes ends a text, begins an escape or is not printable; compiled."""
     word = cython.cast(cython.ulonglong, 0)
     memcpy(cython.address(word), memory, 8)
+    # ``(x - 1) & ~x`` has a high bit only if a byte is 0: a borrow marks only bytes above that one.
     quotes = word ^ _QUOTES
     escapes = word ^ _BACKSLASHES
     found = (quotes - _ONES) & ~quotes
     found |= (escapes - _ONES) & ~escapes
-    found |= (word - _BLANKS) & ~word
-    found |= (word + _ONES) | word
+    found |= (word - _BLANKS) & ~word  # below a blank
+    found |= (word + _ONES) | word  # 127, or not ASCII
     return found & _HIGH_BITS != 0  # type: ignore[no-any-return]
 
 
-def _is(memory: Any, at: int, text: bytes) -> bool:
+def _is(memory: Memory, at: int, text: bytes) -> bool:
     """Whether ``text`` is at a position behind which there are as many bytes."""
     if cython.compiled:
         wanted: cython.p_char = text
@@ -318,13 +318,13 @@ def _is(memory: Any, at: int, text: bytes) -> bool:
     return bool(memory[at : at + len(text)] == text)
 
 
-def _skip_blanks(memory: Any, at: int, end: int) -> int:
+def _skip_blanks(memory: Memory, at: int, end: int) -> int:
     while at < end and (memory[at] == 32 or 9 <= memory[at] <= 10 or memory[at] == 13):
         at += 1
     return at
 
 
-def _value_at(memory: Any, at: int, end: int) -> int:
+def _value_at(memory: Memory, at: int, end: int) -> int:
     """Where the value begins whose name ends before ``at``; -1 if there is none."""
     at = _skip_blanks(memory, at, end)
     if at >= end or memory[at] != 58:
@@ -333,7 +333,7 @@ def _value_at(memory: Any, at: int, end: int) -> int:
     return at if at < end else -1
 
 
-def _member_of(memory: Any, at: int, end: int) -> int:
+def _member_of(memory: Memory, at: int, end: int) -> int:
     """The bit of the member with this name; 0 if there is none."""
     size = end - at
     if size == 4:

@@ -22,6 +22,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.protocol import octets
 from cometmq.protocol.compression import CompressionError, check_package, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.octets import Memory
 from cometmq.protocol.properties import (
     KEYS_MARKER,
     TAGS_MARKER,
@@ -426,7 +427,7 @@ def _reason(data: bytes) -> RecordError:
     return RecordError(f"no whole record at {position}")
 
 
-def whole_size(memory: Any, at: int, end: int) -> int:
+def whole_size(memory: Memory, at: int, end: int) -> int:
     """Return the size of the record that begins at ``at``; 0 if it is incomplete."""
     if end - at < _SIZE_MIN:
         return 0

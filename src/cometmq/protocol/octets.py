@@ -19,6 +19,9 @@ except ImportError:  # interpreted, without Cython at hand
 if cython.compiled:
     from cython.cimports.libc.string import memchr, memcmp, memcpy  # type: ignore
 
+Memory = Any
+"""A buffer: compiled its address, interpreted any object with bytes. No type fits both."""
+
 # Numbers this large are C numbers only by a name, once compiled.
 _HIGH_BITS = 0x8080808080808080
 _PAIRS, _SINGLES, _HALVES = 0x0000FFFF0000FFFF, 0x00FF00FF00FF00FF, 0x0F0F0F0F0F0F0F0F
@@ -45,14 +48,14 @@ def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
     return _unpack_two(data, position)
 
 
-def i32_in(memory: Any, position: int) -> int:
+def i32_in(memory: Memory, position: int) -> int:
     """Return the signed 4-byte number at ``position``, big-endian."""
     if cython.compiled:
         return cython.cast(cython.int, _u32_at(memory + position))  # type: ignore[no-any-return]
     return int(_unpack_i32(memory, position)[0])
 
 
-def i64_in(memory: Any, position: int) -> int:
+def i64_in(memory: Memory, position: int) -> int:
     """Return the signed 8-byte number at ``position``, big-endian."""
     if cython.compiled:
         high = cython.cast(cython.uint, i32_in(memory, position))
@@ -61,7 +64,7 @@ def i64_in(memory: Any, position: int) -> int:
     return int(_unpack_i64(memory, position)[0])
 
 
-def i16_in(memory: Any, position: int) -> int:
+def i16_in(memory: Memory, position: int) -> int:
     """Return the signed 2-byte number at ``position``, big-endian."""
     if cython.compiled:
         place = cython.cast(cython.p_uchar, memory + position)
@@ -69,7 +72,7 @@ def i16_in(memory: Any, position: int) -> int:
     return int(_unpack_i16(memory, position)[0])
 
 
-def end_of_run(memory: Any, at: int, end: int, unit: int) -> int:
+def end_of_run(memory: Memory, at: int, end: int, unit: int) -> int:
     """Return where the first byte equal to ``unit`` is from ``at`` on; ``end`` if there is none."""
     if cython.compiled:
         found = memchr(memory + at, unit, end - at)
@@ -78,35 +81,35 @@ def end_of_run(memory: Any, at: int, end: int, unit: int) -> int:
     return end if place < 0 else int(place)
 
 
-def memory_of(data: Any) -> Any:
+def memory_of(data: Any) -> Memory:
     """Return what the functions here call ``memory`` of any buffer that is not empty."""
     if cython.compiled:
         return cython.address(data[0])
     return data if isinstance(data, bytes) else memoryview(data)
 
 
-def start_of(data: Any) -> Any:
+def start_of(data: Any) -> Memory:
     """Return what the functions here call ``memory`` of bytes, which may be none."""
     if cython.compiled:
         return cython.cast(cython.p_uchar, data)
     return data
 
 
-def window(memory: Any, at: int, size: int) -> Any:
+def window(memory: Memory, at: int, size: int) -> Memory:
     """Return the ``memory`` that begins at ``at``, for ``size`` bytes."""
     if cython.compiled:
         return memory + at
     return bytes(memory[at : at + size])
 
 
-def bytes_in(memory: Any, at: int, size: int) -> bytes:
+def bytes_in(memory: Memory, at: int, size: int) -> bytes:
     """Return a copy of so many bytes."""
     if cython.compiled:
         return cython.cast(cython.p_char, memory + at)[:size]  # type: ignore[no-any-return]
     return bytes(memory[at : at + size])
 
 
-def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
+def equals(memory: Memory, at: int, size: int, text: bytes) -> bool:
     """Return whether exactly ``text`` is in the ``size`` bytes at ``at``."""
     if size != len(text):
         return False
@@ -116,7 +119,7 @@ def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
     return bool(memory[at : at + size] == text)
 
 
-def last_of(memory: Any, at: int, end: int, text: bytes) -> int:
+def last_of(memory: Memory, at: int, end: int, text: bytes) -> int:
     """Return where ``text`` is for the last time from ``at`` up to ``end``; -1 if nowhere."""
     if cython.compiled:
         size, first = len(text), text[0]
@@ -129,14 +132,14 @@ def last_of(memory: Any, at: int, end: int, text: bytes) -> int:
     return int(memory.rfind(text, at, end))
 
 
-def are_same(memory: Any, at: int, other: int, size: int) -> bool:
+def are_same(memory: Memory, at: int, other: int, size: int) -> bool:
     """Return whether so many bytes are the same at two positions."""
     if cython.compiled:
         return bool(memcmp(memory + at, memory + other, size) == 0)
     return bool(memory[at : at + size] == memory[other : other + size])
 
 
-def is_ascii(memory: Any, at: int, size: int) -> bool:
+def is_ascii(memory: Memory, at: int, size: int) -> bool:
     """Return whether so many bytes are all below 128."""
     if cython.compiled:
         seen = cython.cast(cython.ulonglong, 0)
@@ -147,6 +150,7 @@ def is_ascii(memory: Any, at: int, size: int) -> bool:
             seen |= word
             at += 8
         if at < end and size >= 8:
+            # The last eight bytes overlap those before: one more read, not up to seven.
             memcpy(cython.address(word), memory + end - 8, 8)
             seen |= word
             at = end
@@ -244,6 +248,7 @@ def put_decimal(space: bytearray, position: int, value: int) -> int:
     """Write a number in decimal digits, at most 20 of them; return the position behind them."""
     if cython.compiled and value >= 0:
         memory: cython.p_uchar = space
+        # Written from the last digit on, so their number is needed first.
         digits = 1
         rest = value
         while rest >= 10:
@@ -256,7 +261,7 @@ def put_decimal(space: bytearray, position: int, value: int) -> int:
     return put_bytes(space, position, b"%d" % value)
 
 
-def _put_u32(memory: Any, value: int) -> None:
+def _put_u32(memory: Memory, value: int) -> None:
     """Only compiled."""
     word = htonl(value)  # type: ignore[name-defined]  # noqa: F821
     memcpy(memory, cython.address(word), 4)
@@ -268,14 +273,16 @@ def _hex_digits(value: int) -> int:
     All at once: one byte for each half byte, and 7 more for those that are letters.
     """
     spread = value
+    # 16 bits to each half of the result, then 8 to each quarter, then 4 to each byte.
     spread = (spread << 16 | spread) & _PAIRS
     spread = (spread << 8 | spread) & _SINGLES
     spread = (spread << 4 | spread) & _HALVES
+    # 10 and more plus 6 carries into bit 4. "A" is 7 characters behind "9" + 1.
     letters = (spread + _SIXES) >> 4 & _ONES
     return spread + _ZERO_DIGITS + letters * 7
 
 
-def _u32_at(memory: Any) -> int:
+def _u32_at(memory: Memory) -> int:
     """Only compiled."""
     word = cython.cast(cython.uint, 0)
     memcpy(cython.address(word), memory, 4)

@@ -16,6 +16,7 @@ from typing import Any
 
 from cometmq.protocol import octets
 from cometmq.protocol.hashing import extend_hash
+from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -47,7 +48,7 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
     return properties
 
 
-def joined_bytes(memory: Any, at: int, end: int, more: bytes) -> int:
+def joined_bytes(memory: Memory, at: int, end: int, more: bytes) -> int:
     """Return how long the property string from ``at`` to ``end`` is with another one behind it.
 
     It is one longer than the two together where a separator is missing between them.
@@ -122,7 +123,7 @@ def tags_code_of(properties: bytes) -> int:
     return 0 if tags is None else extend_hash(0, tags)
 
 
-def spans_of(memory: Any, at: int, end: int) -> tuple[int, int, int, int, int, int]:
+def spans_of(memory: Memory, at: int, end: int) -> tuple[int, int, int, int, int, int]:
     """Return where tags, keys and unique id are: start and stop of each, equal for what is missing.
 
     Args:

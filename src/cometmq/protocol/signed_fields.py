@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cometmq.protocol import header_scanner, octets
+from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -89,7 +90,7 @@ class SignedFields:
         self._key_at = self._key_end = 0
         self._signature_at = self._signature_end = 0
 
-    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+    def note(self, memory: Memory, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field; the arguments are those of `HeaderScanner.note`.
 
         Returns:
@@ -176,7 +177,7 @@ class SignedFields:
         return bytes(space)
 
 
-def _compare(memory: Any, name: int, size: int, other: int, other_end: int) -> int:
+def _compare(memory: Memory, name: int, size: int, other: int, other_end: int) -> int:
     """Return below, above or equal to 0 as a name is before, behind or equal to another one."""
     other_size = other_end - other
     least = min(size, other_size)

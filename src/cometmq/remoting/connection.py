@@ -116,7 +116,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         if self._on_open is not None:
             self._on_open(self)
 
-    def _set_peer(self, name: Any) -> None:
+    def _set_peer(self, name: tuple[str, int] | None) -> None:
         if not name:
             return
         host, port = name[0], name[1]

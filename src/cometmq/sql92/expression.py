@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from cometmq.model.errors import CometError
 from cometmq.protocol import octets
+from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -215,6 +216,8 @@ class Expression:
                 self._texts[at].size = len(text)
                 self._texts[at].slot = self._names[text]
                 self._sizes[self._names[text]] = len(text)
+                # Names end with byte 1 in the property string: one comparison of eight bytes tells
+                # a short name from longer ones that begin with it.
                 prefix = (text + b"\x01")[:8]
                 self._texts[at].head = int.from_bytes(prefix.ljust(8, b"\x00"), sys.byteorder)
                 mask = (b"\xff" * len(prefix)).ljust(8, b"\x00")
@@ -242,7 +245,7 @@ class Expression:
             return self.matches_in(b"", 0, 0)
         return self.matches_in(octets.memory_of(data), start, stop)
 
-    def matches_in(self, memory: Any, start: int, stop: int) -> bool:
+    def matches_in(self, memory: Memory, start: int, stop: int) -> bool:
         """Return `matches` for what `octets` calls memory."""
         return self._outcome(memory, start, stop, None) == TRUE
 
@@ -270,7 +273,7 @@ class Expression:
             )
         return None if outcome == NULL else outcome == TRUE
 
-    def _outcome(self, memory: Any, start: int, stop: int, spans: Any) -> int:
+    def _outcome(self, memory: Memory, start: int, stop: int, spans: Any) -> int:
         """Return the value of the expression.
 
         Args:
@@ -296,7 +299,7 @@ class Expression:
                 slots[slot].stop = span[2]
         return self._run(memory, slots, stack)
 
-    def _locate(self, memory: Any, at: int, stop: int, slots: Any) -> None:
+    def _locate(self, memory: Memory, at: int, stop: int, slots: Any) -> None:
         """Find the properties of the expression; of equal names the last one wins."""
         if cython.compiled:
             first = block = at
@@ -331,7 +334,7 @@ class Expression:
             self._take(memory, at, end, slots)
             at = end + 1
 
-    def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
+    def _take(self, memory: Memory, at: int, end: int, slots: Any) -> None:
         """Note where the value of an entry is, if the expression names its property.
 
         Args:
@@ -346,7 +349,7 @@ class Expression:
                 slots[slot].start = start
                 slots[slot].stop = end
 
-    def _slot_at(self, memory: Any, at: int, end: int) -> int:
+    def _slot_at(self, memory: Memory, at: int, end: int) -> int:
         """Return the slot of the name that an entry begins with; -1 if it is none of ours."""
         if cython.compiled:
             place = self._firsts[memory[at]] - 1
@@ -364,7 +367,7 @@ class Expression:
         name, mark, _ = memory[at:end].partition(b"\x01")
         return self._names.get(name, -1) if mark else -1
 
-    def _is_choice(self, memory: Any, at: int, size: int, step: int) -> bool:
+    def _is_choice(self, memory: Memory, at: int, size: int, step: int) -> bool:
         """Return whether a value is in the list of an instruction."""
         if cython.compiled:
             first = self._steps[step].operand
@@ -372,7 +375,7 @@ class Expression:
             return _search(self._choices, first, last, memory + at, size) >= 0
         return memory[at : at + size] in self._steps[step].choices
 
-    def _run(self, memory: Any, slots: Any, stack: Any) -> int:
+    def _run(self, memory: Memory, slots: Any, stack: Any) -> int:
         """Run the program; return the value that stays.
 
         The last value is kept beside the stack.
@@ -417,7 +420,7 @@ class Expression:
             return self._steps[step].results >> 2 * outcome & 3  # type: ignore[no-any-return]
         return self._steps[step].results[outcome]  # type: ignore[no-any-return]
 
-    def _test(self, memory: Any, slots: Any, step: int) -> int:
+    def _test(self, memory: Memory, slots: Any, step: int) -> int:
         """Return the outcome of an instruction that tests a property."""
         operation = self._steps[step].operation
         slot = self._steps[step].slot
@@ -459,7 +462,7 @@ class Expression:
             start += size - length
         return _equals(memory, start, length, self._steps[step].text, length)
 
-    def _test_two(self, memory: Any, slots: Any, step: int) -> int:
+    def _test_two(self, memory: Memory, slots: Any, step: int) -> int:
         """Return the outcome of an instruction that compares two properties."""
         slot = self._steps[step].slot
         other = self._steps[step].operand
@@ -526,19 +529,19 @@ def _search(texts: Any, low: int, high: int, wanted: Any, size: int) -> int:
     raise NotImplementedError
 
 
-def _equals(memory: Any, at: int, size: int, text: Any, length: int) -> int:
+def _equals(memory: Memory, at: int, size: int, text: Any, length: int) -> int:
     if cython.compiled:
         return size == length and memcmp(memory + at, text, size) == 0
     return memory[at : at + size] == text  # type: ignore[no-any-return]
 
 
-def _contains(memory: Any, at: int, size: int, text: Any, length: int) -> int:
+def _contains(memory: Memory, at: int, size: int, text: Any, length: int) -> int:
     if cython.compiled:
         return memmem(memory + at, size, text, length) != cython.NULL  # type: ignore  # noqa: F821
     return memory.find(text, at, at + size) >= 0  # type: ignore[no-any-return]
 
 
-def _is_true(memory: Any, at: int, size: int) -> int:
+def _is_true(memory: Memory, at: int, size: int) -> int:
     """Return whether a value is ``true``, whatever the case of its letters."""
     return (
         size == 4
@@ -549,7 +552,7 @@ def _is_true(memory: Any, at: int, size: int) -> int:
     )
 
 
-def _read_integer(memory: Any, slots: Any, slot: int) -> int:
+def _read_integer(memory: Memory, slots: Any, slot: int) -> int:
     """Read a property as Long.valueOf does; return whether it is a 64-bit integer."""
     if slots[slot].integer_state:
         return slots[slot].integer_state == _GOOD  # type: ignore[no-any-return]
@@ -583,7 +586,7 @@ def _read_integer(memory: Any, slots: Any, slot: int) -> int:
     return True
 
 
-def _wide_digit(memory: Any, at: int, stop: int) -> int:
+def _wide_digit(memory: Memory, at: int, stop: int) -> int:
     """Return the digit of another script, and the number of its bytes times 16; -1 if none."""
     lead = memory[at]
     if lead & 0xE0 == 0xC0 and at + 1 < stop and memory[at + 1] & 0xC0 == 0x80:
@@ -601,7 +604,7 @@ def _wide_digit(memory: Any, at: int, stop: int) -> int:
         least = 0x800
     else:
         return -1
-    if point < least:  # not UTF-8
+    if point < least:  # an overlong form, which is not UTF-8
         return -1
     zeros = octets.start_of(_DIGIT_ZEROS)
     for index in range(0, len(_DIGIT_ZEROS), 2):
@@ -611,7 +614,7 @@ def _wide_digit(memory: Any, at: int, stop: int) -> int:
     return -1
 
 
-def _read_number(memory: Any, slots: Any, slot: int) -> int:
+def _read_number(memory: Memory, slots: Any, slot: int) -> int:
     """Read a property as Double.valueOf does; return whether it is a number."""
     if slots[slot].number_state:
         return slots[slot].number_state == _GOOD  # type: ignore[no-any-return]
@@ -636,6 +639,8 @@ def _read_number(memory: Any, slots: Any, slot: int) -> int:
             has_digit = True
             if digits or digit:
                 digits += 1
+            # A mantissa of so many digits and a small power of ten are exact doubles: one operation
+            # rounds once, as Java does. All other numbers go to Python's parser.
             if digits <= _EXACT_DIGITS:
                 mantissa = mantissa * 10 + digit
                 if has_point:

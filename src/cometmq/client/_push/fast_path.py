@@ -40,7 +40,7 @@ from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.lazy_record import check_packages, check_rising, decode_between
-from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
+from cometmq.protocol.octets import Memory, copy_of, put_bytes, put_decimal, put_u32
 from cometmq.protocol.record import RecordError
 from cometmq.remoting import CallTimeoutError, Connection
 from cometmq.remoting.inflight import Call, Inflight
@@ -120,12 +120,12 @@ class ResponseScanner(HeaderScanner):
         self.seen = 0
         self.suggested = self.next_offset = self.min_offset = self.max_offset = 0
 
-    def read(self, memory: Any, at: int, end: int) -> bool:
+    def read(self, memory: Memory, at: int, end: int) -> bool:
         """Read the header from ``at`` to ``end``; False if the general path must."""
         self.seen = 0
         return self.scan_json(memory, at, end) and self.flag == 1 and self.seen == _REQUIRED
 
-    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+    def note(self, memory: Memory, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Read one field; False if the general path must read the response."""
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         value = header_scanner.plain_number(memory, at, end)

@@ -41,7 +41,7 @@ from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.headers.base import encode_fields
-from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
+from cometmq.protocol.octets import Memory, copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting import CallTimeoutError, Connection
 from cometmq.remoting.inflight import Call, Inflight
 from cometmq.system.platforms import SYSTEM
@@ -179,7 +179,7 @@ class ResponseScanner(HeaderScanner):
         self.offset_id_at = self.offset_id_end = 0
         self.region_at = self.region_end = 0
 
-    def read(self, memory: Any, at: int, end: int) -> bool:
+    def read(self, memory: Memory, at: int, end: int) -> bool:
         """Read the header from ``at`` to ``end``; False if the general path must."""
         self.seen = 0
         self.traced = True
@@ -188,7 +188,7 @@ class ResponseScanner(HeaderScanner):
             return False
         return self.code == 0 and self.flag == 1 and self.seen & _REQUIRED == _REQUIRED
 
-    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+    def note(self, memory: Memory, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field; False if it is not common."""
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         if field < 0:

@@ -362,7 +362,9 @@ async def test_each_redelivery_and_each_dead_letter_is_logged_and_shown_to_hooks
     named = f"topic={topic} id={receipt.message_id} keys=k1,k2 group={group}"
     lines = [record.getMessage() for record in caplog.records if named in record.getMessage()]
     assert lines == [
-        f"handler requested a redelivery {named} retries=0 messages=1 error=builtins.ValueError: 1",
-        f"handler failed {named} retries=1 messages=1 error=builtins.ValueError: 2",
+        f"handler requested a redelivery {named} retries=0 messages=1"
+        f" redelivery={'0.05s' if ordered else '1s'} error=builtins.ValueError: 1",
+        f"handler failed {named} retries=1 messages=1 redelivery=dead-letter"
+        " error=builtins.ValueError: 2",
         f"dead letter {named} retries=1 error=builtins.ValueError: 2",
     ]

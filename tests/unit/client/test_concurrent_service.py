@@ -764,11 +764,11 @@ async def test_each_failed_delivery_is_one_line_and_each_kind_of_error_one_trace
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "handler failed topic=t id=ID0 keys= group=g retries=0 messages=1"
-        " error=builtins.ValueError: 0",
+        " redelivery=none error=builtins.ValueError: 0",
         "handler failed topic=t id=ID1 keys= group=g retries=0 messages=1"
-        " error=builtins.ValueError: 1",
+        " redelivery=none error=builtins.ValueError: 1",
         "handler failed topic=t id=ID2 keys= group=g retries=0 messages=1"
-        " error=builtins.LookupError: no such order",
+        " redelivery=none error=builtins.LookupError: no such order",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, True]
 

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 DEAD_LETTER = -1
 """The delay level that makes a dead letter at once."""
+NO_REDELIVERY, AS_DEAD_LETTER = "none", "dead-letter"
+"""What the log says of a failed message instead of the time until its redelivery."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
@@ -312,7 +314,7 @@ class ConsumeHookCalls:
 ODD_RESULTS_MAX = 16
 """Types of results without a meaning that a consumer warns about."""
 
-_FAILED = "topic=%s id=%s keys=%s group=%s retries=%d messages=%d error=%s"
+_FAILED = "topic=%s id=%s keys=%s group=%s retries=%d messages=%d redelivery=%s error=%s"
 
 Call = Callable[[Sequence[StoredMessage], ConsumeContext | OrderedContext], Awaitable[object]]
 """Calls the handler, whatever its kind, and gives what it returns or raises what it raises."""
@@ -435,13 +437,20 @@ class HandlerCalls:
         """Log and show the hooks that a message is retried, or became a dead letter."""
         self._hooks.failed(message, error, is_dead=is_dead)
 
-    def report(self, messages: Sequence[StoredMessage], ended: Ended, failed: int) -> None:
+    def report(
+        self,
+        messages: Sequence[StoredMessage],
+        ended: Ended,
+        failed: int,
+        redelivery: str,
+    ) -> None:
         """Log what is wrong with a call: an error, a redelivery, or a result that means nothing.
 
         Args:
             messages: of the call.
             ended: how it ended.
             failed: how many of the messages, from the last one back, are to be delivered again.
+            redelivery: after which time the first of those is delivered again, such as ``10s``.
         """
         if ended.error is None and not has_meaning(ended.result):
             self._warn_of(ended.result)
@@ -453,7 +462,7 @@ class HandlerCalls:
         first = messages[len(messages) - failed]
         fields = (
             *(first.topic, first.message_id, ",".join(first.keys), self.group),
-            *(first.reconsume_times, failed),
+            *(first.reconsume_times, failed, redelivery),
             "-" if error is None else class_and_text(error),
         )
         if is_requested:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.handler_calls import DEAD_LETTER
+from cometmq.client._consuming.handler_calls import AS_DEAD_LETTER, DEAD_LETTER
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import QueueNotFoundError
@@ -38,6 +38,7 @@ from cometmq.model.dead_letter import (
     CONSUME_RETRIES,
     OF_DELIVERY,
 )
+from cometmq.model.delay import DEFAULT_LEVELS
 from cometmq.model.errors import CometError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
@@ -60,6 +61,7 @@ RETRIES_MAX = 16
 """Retries before a message becomes a dead letter, unless the settings have another limit."""
 FIRST_LEVEL = 3
 """The delay level of the first retry; each further one takes the next."""
+_LEVELS = DEFAULT_LEVELS.split()
 POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Seconds until a pop consumer's message that failed is redelivered, by its retries so far."""
 
@@ -96,6 +98,15 @@ class DeadLetterRule:
         """
         used_up = self.retries_max is not None and message.reconsume_times >= self.retries_max
         return delay_level <= DEAD_LETTER or used_up
+
+    def redelivery(self, message: StoredMessage, delay_level: int, delay_s: float) -> str:
+        """Return after which time a failed message is redelivered, or that it is not, for the log.
+
+        Args:
+            message, delay_level: as for `applies_to`.
+            delay_s: the time.
+        """
+        return AS_DEAD_LETTER if self.applies_to(message, delay_level) else f"{delay_s:g}s"
 
     def is_exceeded(self, message: StoredMessage) -> bool:
         """Return whether a message was delivered again although its retries were used up."""
@@ -166,6 +177,13 @@ class Retries:
                 self._report(message, delay_level, error)
                 return True
         return False
+
+    def redelivery(self, message: StoredMessage, delay_level: int) -> str:
+        """Return the same as `DeadLetterRule.redelivery`, by the delay levels that brokers have."""
+        if self._rule.applies_to(message, delay_level):
+            return AS_DEAD_LETTER
+        level = delay_level or FIRST_LEVEL + message.reconsume_times
+        return _LEVELS[min(level, len(_LEVELS)) - 1]
 
     async def give_up(self, message: StoredMessage, error: BaseException | None = None) -> bool:
         """Dead-letter a message by sending a copy, as ordered consumers do.

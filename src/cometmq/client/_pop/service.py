@@ -179,20 +179,29 @@ class PopService:
         failed = len(popped.messages) - outcome.done
         self._statistics.consumed(popped.topic, outcome.done, failed, ended.seconds * 1000)
         self._handling.after(ended, outcome.end)
-        self._handling.report(popped.messages, ended, failed)
+        after = ""
+        if failed:
+            first = popped.messages[-failed]
+            level, wait_s = outcome.delay_level, _delay_s(first, outcome)
+            after = self._dead_letters.redelivery(first, level, wait_s)
+        self._handling.report(popped.messages, ended, failed, after)
 
     async def _settle(self, popped: Popped, position: int, outcome: Outcome) -> None:
         message, handle = popped.messages[position], popped.handles[position]
         if position >= outcome.done:
             is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
             if not is_dead or not await self._give_up(message, outcome.error):
-                wait_s = outcome.delay_s
-                if wait_s is None:
-                    wait_s = pop_delay_s(message.reconsume_times, outcome.delay_level)
                 self._handling.failed(message, outcome.error, is_dead=False)
-                await self._acks.nack(popped.topic, handle, wait_s)
+                await self._acks.nack(popped.topic, handle, _delay_s(message, outcome))
                 return
         await self._acks.ack(popped.topic, handle)
+
+
+def _delay_s(message: StoredMessage, outcome: Outcome) -> float:
+    """Return the seconds until a message that failed is redelivered."""
+    if outcome.delay_s is not None:
+        return outcome.delay_s
+    return pop_delay_s(message.reconsume_times, outcome.delay_level)
 
 
 def _is_over(popped: Popped) -> bool:

@@ -22,7 +22,13 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 
-from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome, outcome_of
+from cometmq.client._consuming.handler_calls import (
+    NO_REDELIVERY,
+    Ended,
+    HandlerCalls,
+    Outcome,
+    outcome_of,
+)
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
@@ -99,6 +105,10 @@ class Call:
         self.begun_s = 0.0
 
 
+def _none(_message: StoredMessage, _delay_level: int) -> str:
+    return NO_REDELIVERY
+
+
 class ConcurrentService:
     """The consume service of a consumer that does not keep order.
 
@@ -107,6 +117,8 @@ class ConcurrentService:
         store: receives the offsets to commit.
         send_back: sends a message back for redelivery; None drops failed messages, as in
             broadcasting.
+        redelivery: returns after which time a message is redelivered that is sent back with a delay
+            level, for the log; None if none is.
         restore_topics: gives the messages of a queue the topics that applications know.
         concurrency: calls that run at a time.
         batch_max: messages of one call.
@@ -128,6 +140,7 @@ class ConcurrentService:
         batch_max: int,
         timeout_s: float,
         statistics: Statistics,
+        redelivery: Callable[[StoredMessage, int], str] | None = None,
         check_pause: Callable[[], None] = lambda: None,
         local_retry_s: float = LOCAL_RETRY_S,
         now: Callable[[], float] = monotonic,
@@ -135,6 +148,7 @@ class ConcurrentService:
         self._handling = handling
         self._store = store
         self._send_back = send_back
+        self._redelivery = redelivery or _none
         self._restore_topics = restore_topics
         self._batch_max = 1 if handling.takes_one else batch_max
         self._timeout_s = timeout_s
@@ -356,7 +370,8 @@ class ConcurrentService:
         if ended.delivery is not None:
             took_too_long = ended.seconds >= self._timeout_s
             self._handling.after(ended, ConsumeEnd.TIMEOUT if took_too_long else outcome.end)
-        self._handling.report(messages, ended, failed)
+        after = self._redelivery(messages[-failed], outcome.delay_level) if failed else ""
+        self._handling.report(messages, ended, failed, after)
 
     async def _settle_failed(
         self, batch: FetchedBatch, failed: Iterable[int], outcome: Outcome

@@ -219,6 +219,7 @@ class PushEngine(Engine):
             self.handling,
             store=self.store,
             send_back=retries.send if retries else None,
+            redelivery=retries.redelivery if retries else None,
             restore_topics=self._restore_topics,
             concurrency=self.settings.concurrency,
             batch_max=self.settings.batch_max,

@@ -392,7 +392,9 @@ class OrderedService:
             queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
         )
         self._handling.after(ended, outcome.end)
-        self._handling.report(messages, ended, lost)
+        rule, level, pause_s = self._dead_letters, outcome.delay_level, outcome.pause_s
+        after = rule.redelivery(messages[-lost], level, pause_s) if lost else ""
+        self._handling.report(messages, ended, lost, after)
 
     async def _settle(
         self,

@@ -38,34 +38,34 @@ class Access(AdminCore):
     async def user(self, address: str, name: str | None) -> list[UserInfo]:
         """Return the user with this name; an empty list if a broker has none."""
         header = AuthGetUserRequest(username=name)
-        response = await self._call(address, RequestCode.AUTH_GET_USER, header)
+        response = await self.call(address, RequestCode.AUTH_GET_USER, header)
         return _decoded(UserInfo, response.body)
 
     async def users(self, address: str, part: str | None = None) -> list[UserInfo]:
         """Return the users of a broker, or those whose name contains ``part``."""
         header = AuthListUserRequest(filter=part)
-        response = await self._call(address, RequestCode.AUTH_LIST_USER, header)
+        response = await self.call(address, RequestCode.AUTH_LIST_USER, header)
         return _decoded(UserInfo, response.body)
 
     async def create_user(self, address: str, user: UserInfo) -> None:
         """Create a user on a broker."""
         header = AuthCreateUserRequest(username=user.username)
-        await self._call(address, RequestCode.AUTH_CREATE_USER, header, user.encode())
+        await self.call(address, RequestCode.AUTH_CREATE_USER, header, user.encode())
 
     async def update_user(self, address: str, user: UserInfo) -> None:
         """Change a user on a broker: what is not None."""
         header = AuthUpdateUserRequest(username=user.username)
-        await self._call(address, RequestCode.AUTH_UPDATE_USER, header, user.encode())
+        await self.call(address, RequestCode.AUTH_UPDATE_USER, header, user.encode())
 
     async def delete_user(self, address: str, name: str) -> None:
         """Delete a user from a broker."""
         header = AuthDeleteUserRequest(username=name)
-        await self._call(address, RequestCode.AUTH_DELETE_USER, header)
+        await self.call(address, RequestCode.AUTH_DELETE_USER, header)
 
     async def policy(self, address: str, subject: str | None) -> list[AclInfo]:
         """Return the policy of a subject such as ``User:app``; an empty list if there is none."""
         header = AuthGetAclRequest(subject=subject)
-        response = await self._call(address, RequestCode.AUTH_GET_ACL, header)
+        response = await self.call(address, RequestCode.AUTH_GET_ACL, header)
         return _decoded(AclInfo, response.body)
 
     async def policies(
@@ -79,23 +79,23 @@ class Access(AdminCore):
             resource: only policies with a resource that contains this.
         """
         header = AuthListAclRequest(subject_filter=subject, resource_filter=resource)
-        response = await self._call(address, RequestCode.AUTH_LIST_ACL, header)
+        response = await self.call(address, RequestCode.AUTH_LIST_ACL, header)
         return _decoded(AclInfo, response.body)
 
     async def create_policy(self, address: str, policy: AclInfo) -> None:
         """Create the policy of a subject on a broker."""
         header = AuthCreateAclRequest(subject=policy.subject)
-        await self._call(address, RequestCode.AUTH_CREATE_ACL, header, policy.encode())
+        await self.call(address, RequestCode.AUTH_CREATE_ACL, header, policy.encode())
 
     async def update_policy(self, address: str, policy: AclInfo) -> None:
         """Change the policy of a subject on a broker."""
         header = AuthUpdateAclRequest(subject=policy.subject)
-        await self._call(address, RequestCode.AUTH_UPDATE_ACL, header, policy.encode())
+        await self.call(address, RequestCode.AUTH_UPDATE_ACL, header, policy.encode())
 
     async def delete_policy(self, address: str, subject: str, resource: str | None = None) -> None:
         """Delete the policy of a subject from a broker, or only its entry for a resource."""
         header = AuthDeleteAclRequest(subject=subject, resource=resource)
-        await self._call(address, RequestCode.AUTH_DELETE_ACL, header)
+        await self.call(address, RequestCode.AUTH_DELETE_ACL, header)
 
     async def set_account(
         self,
@@ -136,12 +136,12 @@ class Access(AdminCore):
             topic_perms=topic_perms,
             group_perms=group_perms,
         )
-        await self._call(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete_account(self, address: str, access_key: str) -> None:
         """Delete a plain account from a broker."""
         header = DeleteAclConfigRequest(access_key=access_key)
-        await self._call(address, RequestCode.DELETE_ACL_CONFIG, header)
+        await self.call(address, RequestCode.DELETE_ACL_CONFIG, header)
 
     async def set_white_addresses(
         self, address: str, addresses: str, *, file: str | None = None
@@ -156,11 +156,11 @@ class Access(AdminCore):
         header = UpdateGlobalWhiteAddrsConfigRequest(
             global_white_addrs=addresses, acl_file_full_path=file
         )
-        await self._call(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
+        await self.call(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
     async def account_files(self, address: str) -> GetBrokerClusterAclInfoResponse:
         """Return the versions of a broker's files of plain accounts."""
-        response = await self._call(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+        response = await self.call(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         return response.header(GetBrokerClusterAclInfoResponse)
 
 

@@ -26,7 +26,7 @@ class Controllers(AdminCore):
 
     async def controller_metadata(self, address: str) -> ControllerGetMetadataInfoResponse:
         """Return the leader and the members of the controllers, as one of them knows them."""
-        response = await self._call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+        response = await self.call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
         return response.header(ControllerGetMetadataInfoResponse)
 
     async def controller_leader(self, address: str) -> str:
@@ -45,12 +45,12 @@ class Controllers(AdminCore):
     async def sync_state(self, leader: str, brokers: Sequence[str]) -> BrokerReplicasInfo:
         """Return the masters and the in-sync replicas of broker sets, by the names of the sets."""
         code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
-        response = await self._call(leader, code, body=msgspec.json.encode(list(brokers)))
+        response = await self.call(leader, code, body=msgspec.json.encode(list(brokers)))
         return BrokerReplicasInfo.decode(response.body)
 
     async def broker_epochs(self, address: str) -> EpochEntryCache:
         """Return the epochs of a broker's log."""
-        response = await self._call(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        response = await self.call(address, RequestCode.GET_BROKER_EPOCH_CACHE)
         return EpochEntryCache.decode(response.body)
 
     async def elect_master(self, leader: str, cluster: str, broker: str, broker_id: int) -> Command:
@@ -66,7 +66,7 @@ class Controllers(AdminCore):
             designate_elect=True,
             invoke_time=now_ms(),
         )
-        return await self._call(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+        return await self.call(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
     async def forget_brokers(
         self,
@@ -93,7 +93,7 @@ class Controllers(AdminCore):
             is_clean_living_broker=living,
             invoke_time=now_ms(),
         )
-        await self._call(leader, RequestCode.CLEAN_BROKER_DATA, header)
+        await self.call(leader, RequestCode.CLEAN_BROKER_DATA, header)
 
     async def controller_config(self, address: str) -> dict[str, str]:
         """Return all settings of a controller."""

@@ -368,7 +368,7 @@ class DeadLetters(Topics, Queries):
         header = GetConsumerConnectionListRequest(consumer_group=group)
         for address in await self._masters():
             try:
-                response = await self._call(
+                response = await self.call(
                     address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header
                 )
             except ResponseError as error:

@@ -79,7 +79,7 @@ class Groups(AdminCore):
     async def set_group_config(self, address: str, config: SubscriptionGroupConfig) -> None:
         """Create a group on one broker, or change all its settings there."""
         body = msgspec.json.encode(config)
-        await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def set_group_configs(
         self, address: str, configs: Sequence[SubscriptionGroupConfig]
@@ -90,7 +90,7 @@ class Groups(AdminCore):
             ResponseError: the broker refused, or is older than 5.3.
         """
         body = SubscriptionGroupList(group_config_list=list(configs)).encode()
-        await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
 
     async def set_consume_mode(
         self,
@@ -116,7 +116,7 @@ class Groups(AdminCore):
         body = SetMessageRequestModeRequestBody(
             topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_queues
         ).encode()
-        await self._call(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+        await self.call(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     async def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
@@ -133,7 +133,7 @@ class Groups(AdminCore):
             group_name=group, clean_offset=forget, remove_offset=forget
         )
         for address in await self._masters(brokers):
-            await self._call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self.call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def groups(self) -> list[str]:
         """Return the names of all groups with settings on a broker, in alphabetical order."""
@@ -144,7 +144,7 @@ class Groups(AdminCore):
 
     async def broker_groups(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of all groups of one broker."""
-        response = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        response = await self.call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return SubscriptionGroupWrapper.decode(response.body).subscription_group_table
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
@@ -154,7 +154,7 @@ class Groups(AdminCore):
         """
         header = GetSubscriptionGroupConfigRequest(group=group)
         try:
-            response = await self._call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+            response = await self.call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         except ResponseError as error:
             if error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 return None
@@ -183,7 +183,7 @@ class Groups(AdminCore):
         """Return whether a group may read a topic; set it first unless ``allowed`` is None."""
         header = UpdateAndGetGroupForbiddenRequest(group=group, topic=topic, readable=allowed)
         responses = [
-            await self._call(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
+            await self.call(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
             for address in (await self._route(topic)).masters()
         ]
         return all(GroupForbidden.decode(response.body).readable for response in responses)
@@ -193,7 +193,7 @@ class Groups(AdminCore):
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         found: set[str] = set()
         for address in (await self._route(topic)).masters():
-            response = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             found.update(GroupList.decode(response.body).group_list)
         return sorted(found - {topic})  # 5.3 names the topic itself if a group subscribes to it
 
@@ -206,7 +206,7 @@ class Groups(AdminCore):
         header = QueryTopicsByConsumerRequest(group=group)
         found: set[str] = set()
         for address in await self._masters():
-            response = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
+            response = await self.call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
             found.update(TopicList.decode(response.body).topic_list)
         return sorted(found)
 
@@ -218,7 +218,7 @@ class Groups(AdminCore):
         """
         header = QuerySubscriptionByConsumerRequest(group=group, topic=topic)
         for address in (await self._route(topic)).masters():
-            response = await self._call(address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+            response = await self.call(address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
             found = QuerySubscriptionResponseBody.decode(response.body).subscription_data
             if found is not None:
                 return found
@@ -295,7 +295,7 @@ class Offsets(AdminCore):
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
-            response = await self._call(address, RequestCode.GET_CONSUME_STATS, header)
+            response = await self.call(address, RequestCode.GET_CONSUME_STATS, header)
             found.update(ConsumeStats.decode(response.body).offset_table)
         return found
 
@@ -304,7 +304,7 @@ class Offsets(AdminCore):
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
         found: list[QueueTimeSpan] = []
         for address in (await self._route(topic)).masters():
-            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            response = await self.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             found += QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
         return sorted(found, key=lambda span: span.message_queue)
 
@@ -317,7 +317,7 @@ class Offsets(AdminCore):
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
         found: dict[MessageQueue, int | None] = {}
         for address in (await self._route(topic)).masters():
-            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            response = await self.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             now_ms = round(clock.time() * 1000)
             for span in QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set:
                 found[span.message_queue] = _oldest(span, now_ms)
@@ -370,7 +370,7 @@ class Offsets(AdminCore):
         self._instance.check_running()
         address = await self._offsets.address(queue)
         if await self._moves_groups(address):
-            await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            await self.call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         else:
             await self._offsets.commit(group, queue, QueueOffset(offset))
 
@@ -385,7 +385,7 @@ class Offsets(AdminCore):
         for topic in topics:
             header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
             for address in (await self._route(topic)).masters():
-                await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+                await self.call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def _reset_all(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool
@@ -425,7 +425,7 @@ class Offsets(AdminCore):
     async def _move_members(
         self, address: str, header: InvokeBrokerToResetOffsetRequest
     ) -> dict[MessageQueue, int]:
-        response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        response = await self.call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         return dict(ResetOffsetBody.decode(response.body).offset_table)
 
     async def _write(
@@ -449,7 +449,7 @@ class Offsets(AdminCore):
 
     async def _moves_groups(self, address: str) -> bool:
         """Whether a broker moves groups by itself; it says so in its settings."""
-        response = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+        response = await self.call(address, RequestCode.GET_BROKER_CONFIG)
         return b"useServerSideResetOffset=true" in response.body
 
 

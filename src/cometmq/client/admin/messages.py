@@ -67,7 +67,7 @@ class Queries(AdminCore):
         """
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
-        response = await self._call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        response = await self.call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
         message = next(iter(decode_lazily(response.body)), None)
         if message is None:
             raise InvalidBodyError(f"a message is expected of {place.address}, but there is none")
@@ -162,7 +162,7 @@ class Queries(AdminCore):
         header = QueryConsumeQueueRequest(
             topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group or None
         )
-        response = await self._call(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        response = await self.call(address, RequestCode.QUERY_CONSUME_QUEUE, header)
         return QueryConsumeQueueResponseBody.decode(response.body) if response.body else None
 
     async def resume_checks(self, offset_message_id: str) -> None:
@@ -178,7 +178,7 @@ class Queries(AdminCore):
         """
         place = decode_offset_id(offset_message_id)
         header = ResumeCheckHalfMessageRequest(msg_id=offset_message_id)
-        await self._call(place.address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+        await self.call(place.address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
     async def _query(
         self, broker_name: str, address: str | None, header: QueryMessageRequest
@@ -186,7 +186,7 @@ class Queries(AdminCore):
         if address is None:
             return []
         try:
-            response = await self._call(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
+            response = await self.call(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
@@ -238,7 +238,7 @@ class Resends(AdminCore):
             unit_mode=False,
             batch=False,
         )
-        response = await self._call(address, RequestCode.SEND_MESSAGE, header, message.body)
+        response = await self.call(address, RequestCode.SEND_MESSAGE, header, message.body)
         return receipt_from(response, queue, message.message_id)
 
 

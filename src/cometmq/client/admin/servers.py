@@ -127,7 +127,8 @@ class AdminCore(Lifecycle):
         Raises:
             ResponseError: the server refused.
         """
-        return await self._call(address, code, header, body, timeout=timeout)
+        self._instance.check_running()
+        return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
 
     async def call_name_server(
         self, code: int, header: Header | None = None, body: bytes = b""
@@ -136,11 +137,13 @@ class AdminCore(Lifecycle):
 
         Only for requests that change nothing: name servers do not replicate.
         """
-        return await self._call_name_server(code, header, body)
+        self._instance.check_running()
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        return await self._instance.name_servers.request(code, header, body, timeout=timeout)
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""
-        response = await self._call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        response = await self.call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         return ClusterInfo.decode(response.body)
 
     async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
@@ -160,27 +163,6 @@ class AdminCore(Lifecycle):
         self._instance.check_running()
         return await self._instance.routes.find(topic)
 
-    async def _call(
-        self,
-        address: str,
-        code: int,
-        header: Header | None = None,
-        body: bytes = b"",
-        *,
-        timeout: float | None = None,
-    ) -> Command:
-        """Send a request to one server; return its successful response."""
-        self._instance.check_running()
-        return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
-
-    async def _call_name_server(
-        self, code: int, header: Header | None = None, body: bytes = b""
-    ) -> Command:
-        """Send a request to name servers in turn until one responds; only for reads."""
-        self._instance.check_running()
-        timeout = self._instance.settings.call_timeout_ms / 1000
-        return await self._instance.name_servers.request(code, header, body, timeout=timeout)
-
     async def _call_all_name_servers(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> list[Command]:
@@ -194,7 +176,7 @@ class AdminCore(Lifecycle):
         failure: CometError | None = None
         for address in self._instance.name_servers.addresses:
             try:
-                responses.append(await self._call(address, code, header, body))
+                responses.append(await self.call(address, code, header, body))
             except CometError as error:
                 failure = failure or error
         if failure is not None:
@@ -203,33 +185,34 @@ class AdminCore(Lifecycle):
 
     async def _config_of(self, address: str, code: int) -> dict[str, str]:
         """Return the settings of a server, which a request code asks for."""
-        response = await self._call(address, code)
+        response = await self.call(address, code)
         entries = java_properties.parse(java_properties.decode(response.body))
         return {entry.key: entry.value for entry in entries}
 
     async def _change_config(self, address: str, code: int, changes: Mapping[str, str]) -> None:
         """Change settings of a server with a request code."""
-        await self._call(address, code, body=java_properties.render(changes).encode())
+        await self.call(address, code, body=java_properties.render(changes).encode())
 
-    async def _put_kv(self, space: str, key: str, value: str | None) -> None:
-        """Store a value on every name server; None deletes it."""
-        if value is None:
-            delete = DeleteKvConfigRequest(namespace=space, key=key)
-            await self._call_all_name_servers(RequestCode.DELETE_KV_CONFIG, delete)
-        else:
-            put = PutKvConfigRequest(namespace=space, key=key, value=value)
-            await self._call_all_name_servers(RequestCode.PUT_KV_CONFIG, put)
-
-    async def _kv_value(self, space: str, key: str) -> str | None:
-        """Return a value of the key-value table; None if there is none."""
+    async def kv_get(self, space: str, key: str) -> str | None:
+        """Return a value of the name servers' key-value table, or None."""
         header = GetKvConfigRequest(namespace=space, key=key)
         try:
-            response = await self._call_name_server(RequestCode.GET_KV_CONFIG, header)
+            response = await self.call_name_server(RequestCode.GET_KV_CONFIG, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
         return response.header(GetKvConfigResponse).value
+
+    async def kv_put(self, space: str, key: str, value: str) -> None:
+        """Store a value in the key-value table of every name server."""
+        header = PutKvConfigRequest(namespace=space, key=key, value=value)
+        await self._call_all_name_servers(RequestCode.PUT_KV_CONFIG, header)
+
+    async def kv_delete(self, space: str, key: str) -> None:
+        """Delete a value from the key-value table of every name server."""
+        header = DeleteKvConfigRequest(namespace=space, key=key)
+        await self._call_all_name_servers(RequestCode.DELETE_KV_CONFIG, header)
 
 
 class Brokers(AdminCore):
@@ -241,7 +224,7 @@ class Brokers(AdminCore):
         Brokers of CometMQ add the figures of half messages, ``halfMessagesUndecided`` and others.
         """
         header = GetBrokerRuntimeInfoRequest(half_messages=True)
-        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO, header)
+        response = await self.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, header)
         return KVTable.decode(response.body).table
 
     async def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:
@@ -256,7 +239,7 @@ class Brokers(AdminCore):
             ResponseError: the broker has no such counter yet.
         """
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
-        response = await self._call(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        response = await self.call(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(response.body)
 
     async def broker_counters(
@@ -290,7 +273,7 @@ class Brokers(AdminCore):
         """
         header = GetBrokerConsumeStatsRequest(is_order=ordered)
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        response = await self._call(address, code, header, timeout=timeout)
+        response = await self.call(address, code, header, timeout=timeout)
         return ConsumeStatsList.decode(response.body)
 
     async def replication(self, address: str) -> HARuntimeInfo:
@@ -299,7 +282,7 @@ class Brokers(AdminCore):
         Raises:
             ResponseError: the broker is older than 5.0.
         """
-        response = await self._call(address, RequestCode.GET_BROKER_HA_STATUS)
+        response = await self.call(address, RequestCode.GET_BROKER_HA_STATUS)
         return HARuntimeInfo.decode(response.body)
 
     async def broker_config(self, address: str) -> dict[str, str]:
@@ -337,48 +320,48 @@ class Brokers(AdminCore):
 
     async def delete_expired_logs(self, address: str) -> None:
         """Delete the expired commit log files of a broker now."""
-        await self._call(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+        await self.call(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
 
     async def delete_expired_queues(self, address: str) -> None:
         """Delete the consume queue files of a broker whose messages are gone."""
-        await self._call(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        await self.call(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
     async def delete_unused_topics(self, address: str) -> None:
         """Delete what a broker stores of topics that no longer exist."""
-        await self._call(address, RequestCode.CLEAN_UNUSED_TOPIC)
+        await self.call(address, RequestCode.CLEAN_UNUSED_TOPIC)
 
     async def set_flushed_of_master(self, address: str, offset: int) -> None:
         """Set on a slave of 5.0 or later how far its master is known to have flushed."""
         header = ResetMasterFlushOffsetRequest(master_flush_offset=offset)
-        await self._call(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+        await self.call(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
     async def add_broker(self, container: str, config_path: str) -> None:
         """Start a broker in a broker container, with a configuration file on its machine."""
         header = AddBrokerRequest(config_path=config_path)
-        await self._call(container, RequestCode.ADD_BROKER, header)
+        await self.call(container, RequestCode.ADD_BROKER, header)
 
     async def remove_broker(self, container: str, cluster: str, broker: str, number: int) -> None:
         """Stop a broker in a broker container, by its cluster, name and id."""
         header = RemoveBrokerRequest(
             broker_cluster_name=cluster, broker_name=broker, broker_id=number
         )
-        await self._call(container, RequestCode.REMOVE_BROKER, header)
+        await self.call(container, RequestCode.REMOVE_BROKER, header)
 
     async def cold_reads(self, address: str) -> dict[str, Any]:
         """Return how a broker of 5.1.3 or later limits reads of cold data; {} if it does not."""
-        response = await self._call(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+        response = await self.call(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
         found = fastjson.loads(bytes(response.body)) if response.body else {}
         return found if isinstance(found, dict) else {}
 
     async def set_cold_read_limit(self, address: str, group: str, limit: str) -> None:
         """Set how many bytes of cold data per second a broker lets a group read."""
         body = java_properties.render({group: limit}).encode()
-        await self._call(address, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+        await self.call(address, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
 
     async def remove_cold_read_limit(self, address: str, group: str) -> None:
         """Remove a group's own limit for reads of cold data."""
         code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
-        await self._call(address, code, body=group.encode())
+        await self.call(address, code, body=group.encode())
 
     async def set_read_ahead(self, address: str, mode: int) -> str:
         """Set how the kernel reads ahead in a commit log: 0 normal, 1 random access.
@@ -387,12 +370,12 @@ class Brokers(AdminCore):
             The remark of the broker.
         """
         header = SetCommitlogReadModeRequest(read_ahead_mode=mode)
-        response = await self._call(address, RequestCode.SET_COMMITLOG_READ_MODE, header)
+        response = await self.call(address, RequestCode.SET_COMMITLOG_READ_MODE, header)
         return response.remark or ""
 
     async def timer_counts(self, address: str) -> dict[str, TimerMetric]:
         """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
-        response = await self._call(address, RequestCode.GET_TIMER_METRICS)
+        response = await self.call(address, RequestCode.GET_TIMER_METRICS)
         return TimerMetricsSerializeWrapper.decode(response.body).timing_count
 
     async def stop_writing(self, broker: str) -> int:
@@ -414,23 +397,11 @@ class Brokers(AdminCore):
         responses = await self._call_all_name_servers(code, header(broker_name=broker))
         return max(each.header(AddWritePermOfBrokerResponse).add_topic_count for each in responses)
 
-    async def kv_get(self, space: str, key: str) -> str | None:
-        """Return a value of the name servers' key-value table, or None."""
-        return await self._kv_value(space, key)
-
-    async def kv_put(self, space: str, key: str, value: str) -> None:
-        """Store a value in the key-value table of every name server."""
-        await self._put_kv(space, key, value)
-
-    async def kv_delete(self, space: str, key: str) -> None:
-        """Delete a value from the key-value table of every name server."""
-        await self._put_kv(space, key, None)
-
     async def kv_list(self, space: str) -> dict[str, str]:
         """Return all values of a namespace of the key-value table."""
         header = GetKvlistByNamespaceRequest(namespace=space)
         try:
-            response = await self._call_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+            response = await self.call_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return {}
@@ -467,7 +438,7 @@ class Clients(AdminCore):
 
     async def producers(self, address: str) -> ProducerTableInfo:
         """Return all producers that are connected to one broker, by group."""
-        response = await self._call(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        response = await self.call(address, RequestCode.GET_ALL_PRODUCER_INFO)
         return ProducerTableInfo.decode(response.body)
 
     async def running_info(
@@ -535,7 +506,7 @@ class Clients(AdminCore):
             broker_name=message.broker_name or None,
         )
         code, address = RequestCode.CONSUME_MESSAGE_DIRECTLY, await self._broker_of(message)
-        response = await self._call(address, code, header, timeout=DIRECTLY_S)
+        response = await self.call(address, code, header, timeout=DIRECTLY_S)
         return ConsumeMessageDirectlyResult.decode(response.body)
 
     async def _broker_of(self, message: StoredMessage) -> str:
@@ -553,7 +524,7 @@ class Clients(AdminCore):
         failure: CometError | None = None
         for address in addresses if addresses is not None else await self._masters():
             try:
-                return await self._call(address, code, header)
+                return await self.call(address, code, header)
             except CometError as error:
                 failure = _better(failure, error)
         raise failure or ClientError(

@@ -119,7 +119,7 @@ class Topics(AdminCore):
             )
             or None,
         )
-        await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def set_topic_configs(self, address: str, configs: Sequence[TopicConfig]) -> None:
         """Create or change several topics on one broker with one request.
@@ -128,7 +128,7 @@ class Topics(AdminCore):
             ResponseError: the broker refused, or is older than 5.3.
         """
         body = TopicConfigList(topic_config_list=list(configs)).encode()
-        await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers of the cluster, then from every name server.
@@ -143,9 +143,9 @@ class Topics(AdminCore):
         forget = DeleteTopicInNamesrvRequest(topic=topic)
         delete = RequestCode.DELETE_TOPIC_IN_BROKER
         steps: list[Callable[[], Awaitable[object]]] = [
-            *(partial(self._call, address, delete, header) for address in await self._masters()),
+            *(partial(self.call, address, delete, header) for address in await self._masters()),
             partial(self._call_all_name_servers, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget),
-            partial(self._put_kv, ORDER_SPACE, topic, None),
+            partial(self.kv_delete, ORDER_SPACE, topic),
         ]
         failure: CometError | None = None
         for step in steps:
@@ -159,7 +159,7 @@ class Topics(AdminCore):
 
     async def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
-        response = await self._call_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        response = await self.call_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode(response.body).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -169,7 +169,7 @@ class Topics(AdminCore):
             ResponseError: there is no such topic.
         """
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
-        response = await self._call_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        response = await self.call_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return TopicRouteData.decode(response.body)
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
@@ -185,7 +185,7 @@ class Topics(AdminCore):
     async def _config(self, address: str, topic: str) -> TopicConfig:
         header = GetTopicConfigRequest(topic=topic)
         try:
-            response = await self._call(address, RequestCode.GET_TOPIC_CONFIG, header)
+            response = await self.call(address, RequestCode.GET_TOPIC_CONFIG, header)
         except ResponseError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -200,7 +200,7 @@ class Topics(AdminCore):
 
     async def broker_topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the settings of all topics of one broker, including system topics."""
-        response = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table
 
     async def order_conf(self, topic: str) -> dict[str, int]:
@@ -209,7 +209,7 @@ class Topics(AdminCore):
         Raises:
             ClientError: what a tool has stored is no order configuration.
         """
-        text = await self._kv_value(ORDER_SPACE, topic)
+        text = await self.kv_get(ORDER_SPACE, topic)
         queues = {}
         for part in filter(None, (text or "").split(";")):
             broker, _, count = part.rpartition(":")
@@ -245,7 +245,10 @@ class Topics(AdminCore):
                 " least 1"
             )
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
-        await self._put_kv(ORDER_SPACE, topic, text or None)
+        if text:
+            await self.kv_put(ORDER_SPACE, topic, text)
+        else:
+            await self.kv_delete(ORDER_SPACE, topic)
         route = await self._instance.routes.refresh(topic)
         if text and route is not None and not route.ordered:
             log.warning(
@@ -259,7 +262,7 @@ class Topics(AdminCore):
         header = GetTopicStatsInfoRequest(topic=topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._route(topic)).masters():
-            response = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+            response = await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
             stats.update(TopicStatsTable.decode(response.body).offset_table)
         return stats
 

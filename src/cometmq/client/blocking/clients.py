@@ -1401,18 +1401,6 @@ class AdminClient(base.Blocking):
         """Restore the write permission of a broker; returns the number of affected topics."""
         return self._run(self._inner.resume_writing(broker))
 
-    def kv_get(self, space: str, key: str) -> str | None:
-        """Return a value of the name servers' key-value table, or None."""
-        return self._run(self._inner.kv_get(space, key))
-
-    def kv_put(self, space: str, key: str, value: str) -> None:
-        """Store a value in the key-value table of every name server."""
-        self._run(self._inner.kv_put(space, key, value))
-
-    def kv_delete(self, space: str, key: str) -> None:
-        """Delete a value from the key-value table of every name server."""
-        self._run(self._inner.kv_delete(space, key))
-
     def kv_list(self, space: str) -> dict[str, str]:
         """Return all values of a namespace of the key-value table."""
         return self._run(self._inner.kv_list(space))
@@ -1569,6 +1557,18 @@ class AdminClient(base.Blocking):
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""
         return self._run(self._inner.cluster_info())
+
+    def kv_get(self, space: str, key: str) -> str | None:
+        """Return a value of the name servers' key-value table, or None."""
+        return self._run(self._inner.kv_get(space, key))
+
+    def kv_put(self, space: str, key: str, value: str) -> None:
+        """Store a value in the key-value table of every name server."""
+        self._run(self._inner.kv_put(space, key, value))
+
+    def kv_delete(self, space: str, key: str) -> None:
+        """Delete a value from the key-value table of every name server."""
+        self._run(self._inner.kv_delete(space, key))
 
     @property
     def running(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -119,6 +120,33 @@ async def test_a_producer_whose_account_is_refused_is_told_before_its_first_send
         async with Producer(cluster.address) as producer:
             with pytest.raises(ResponseError, match="check signature failed"):
                 await producer.ready("t")
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("latency", [False, True])  # the latter without the fast path
+async def test_a_producer_whose_sends_are_refused_for_good_is_not_healthy_until_one_succeeds(
+    latency: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    broker = GuardedBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, latency_avoidance=latency) as producer,
+    ):
+        await producer.send("t", b"x")
+        for refused in range(7):
+            assert producer.healthy, refused
+            broker.script.append(ResponseCode.NO_PERMISSION)
+            with pytest.raises(ResponseError) as raised:
+                await producer.send("t", b"x")
+            await asyncio.sleep(5)
+        assert not producer.healthy
+        assert producer.failure is raised.value
+        await producer.send("t", b"x")
+        assert (producer.healthy, producer.failure) == (True, None)
+    assert not producer.healthy, "it is closed"
+    lines = [each.getMessage() for each in caplog.records if "sends are" in each.getMessage()]
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize("queue", [None, MessageQueue("t", "a", 0)])

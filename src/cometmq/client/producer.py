@@ -159,6 +159,20 @@ class Producer(Lifecycle):
         """The settings that are in effect."""
         return self._settings
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The refusal of a broker because of which sends of a topic fail for good, or None.
+
+        It is set after half a minute in which all sends of a topic were refused, five at least,
+        because of the account, a right or a setting. A send of that topic that succeeds ends it.
+        """
+        return self._sender.refusals.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the producer is running, and brokers do not refuse its sends for good."""
+        return self.running and self.failure is None
+
     def membership(self) -> Membership:
         """Return this producer's entry in the heartbeat."""
         group = self._instance.namespace.wrap_group(self._group)

@@ -91,6 +91,8 @@ cdef class SendFastPath:
     cdef readonly object awaited
     cdef readonly object started
     cdef object _retry
+    cdef object _refusals
+    cdef bint _has_refusals
     cdef dict _topics
     cdef double _attempt_s_max
     cdef public bint is_usable

@@ -316,6 +316,10 @@ class SendFastPath:
         self.pressure = pressure
         self.awaited, self.started = sender.awaited, sender.started
         self._retry = retry
+        self._refusals = sender.refusals
+        self._refusals.on_refused = self._note_refusal
+        self._has_refusals = False
+        """Whether successes have to be noted, because sends of a topic were refused."""
         self._topics: dict[str, TopicTargets] = {}
         self._attempt_s_max = sender.attempt_s_max
         self.is_usable = False
@@ -481,6 +485,9 @@ class SendFastPath:
 
     def complete(self, send: FastSend, receipt: SendReceipt) -> None:
         """End a send with its receipt."""
+        if self._has_refusals:
+            self._refusals.accepted(send.outgoing.topic)
+            self._has_refusals = self._refusals.is_failing
         self.pressure.release(send.size, send.generation)
         send.future.set_result(receipt)
         target = send.queue_target
@@ -510,10 +517,14 @@ class SendFastPath:
             ):
                 self._retry(send, error)
                 return
+            self._refusals.failed(send.outgoing.topic, error)
             self.pressure.release(send.size, send.generation)
             future.set_exception(error)
             return
         self.complete(send, receipt)
+
+    def _note_refusal(self) -> None:
+        self._has_refusals = True
 
     def fail(self, send: FastSend, error: Exception) -> None:
         """Retry a send after an attempt without a response."""

@@ -27,6 +27,7 @@ from cometmq.client._sending.outgoing import (
     prepare_batch,
     prepare_item,
 )
+from cometmq.client._sending.refusals import SendRefusals
 from cometmq.client._sending.retry_policy import (
     BackOff,
     Pauses,
@@ -94,6 +95,8 @@ class Sender:
         """Makes the ids of messages."""
         self.targets = Targets(instance, settings)
         """Finds queues and brokers."""
+        self.refusals = SendRefusals(group)
+        """Sends that brokers refuse for good."""
         self.pauses = Pauses()
         """Of the sends that wait before a retry."""
         self._forbidden_hooks = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
@@ -417,6 +420,7 @@ class Sender:
         the queue may be newer.
         """
         error = attempts.error()
+        self.refusals.failed(topic, error)
         if isinstance(error, SendTimeoutError):  # another broker may have taken its place
             self.targets.refresh_soon(topic)
         if not isinstance(error, ResponseError) or fixed is None:
@@ -494,6 +498,8 @@ class Sender:
             self._report_attempt(context, queue, address, began_s, error)
             raise
         self._note_latency(queue.broker_name, began_s, None)
+        if self.refusals.is_failing:
+            self.refusals.accepted(outgoing.topic)
         self._instance.heartbeat_soon(address)
         self._report_attempt(context, queue, address, began_s, receipt)
         return receipt

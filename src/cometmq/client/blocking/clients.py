@@ -150,6 +150,16 @@ class Producer(base.Blocking):
         """The settings that are in effect."""
         return self._inner.settings
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The refusal of a broker because of which sends of a topic fail for good, or None."""
+        return self._inner.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the producer is running, and brokers do not refuse its sends for good."""
+        return self._inner.healthy
+
     def send(
         self,
         message: Message | str = "",

@@ -287,7 +287,7 @@ def test_every_command_and_program_of_a_page_runs(
     page: str, here: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = here((HOWTO / f"{page}.md").read_text())
-    commands = re.findall(r"^cometmq pipeline (\S+) (.*)$", text, re.MULTILINE)
+    commands = re.findall(r"^ *cometmq pipeline (\S+) (.*)$", text, re.MULTILINE)
     programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert commands
     assert programs

@@ -157,7 +157,9 @@ def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -
                 raise
             log.exception(
                 "hook failed hook=%s call=%s group=%s",
-                *(type(hook).__name__, method.__name__, context.group),
+                type(hook).__name__,
+                method.__name__,
+                context.group,
             )
 
 

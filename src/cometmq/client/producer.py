@@ -242,7 +242,9 @@ class Producer(Lifecycle):
         if left:
             log.warning(
                 "sends have not ended before the producer is closed group=%s sends=%d seconds=%.1f",
-                *(self._group, left, timeout),
+                self._group,
+                left,
+                timeout,
             )
 
     async def _end_sends(self, timeout: float) -> None:

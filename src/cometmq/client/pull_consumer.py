@@ -624,7 +624,8 @@ class PullConsumer(OffsetCalls):
         """Doubt all queues, or begin them anew, after this process stood still."""
         log.warning(
             "the process stood still, other members may have its queues group=%s seconds=%.0f",
-            *(self._group, seconds),
+            self._group,
+            seconds,
         )
         self._doubt_ends_s = time.monotonic() + DOUBT_S
         if seconds >= IDLE_S:

@@ -300,7 +300,9 @@ class SubscriptionCheck:
             log.warning(
                 "another client has the same client id, and both handle each message: give one of"
                 " them another instance_name group=%s client=%s addresses=%s",
-                *(self._group, me, ",".join(sorted(stay))),
+                self._group,
+                me,
+                ",".join(sorted(stay)),
             )
         elif not addresses:
             self._has_warned_of_twins = False

@@ -390,7 +390,10 @@ class TransactionProducer(Producer, Generic[Argument_contra]):
         is_traced = is_check and failure.__traceback__ is not None
         log.warning(
             "a transaction listener failed call=%s id=%s group=%s state=%s error=%s",
-            *(call, message.properties.get(names.UNIQ_KEY), self.group, state.value),
+            call,
+            message.properties.get(names.UNIQ_KEY),
+            self.group,
+            state.value,
             class_and_text(failure),
             exc_info=failure if is_traced and self._traceback_times.is_due(failure) else None,
         )

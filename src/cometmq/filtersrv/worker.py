@@ -224,7 +224,9 @@ class Worker:
         if self._was_loaded:
             log.warning(
                 "filter stopped, it is started again for a later pull filter=%s pause_s=%.1f: %s",
-                *(self._name, pause_s, reason),
+                self._name,
+                pause_s,
+                reason,
             )
         else:
             log.warning("filter refused, it cannot be loaded filter=%s: %s", self._name, reason)

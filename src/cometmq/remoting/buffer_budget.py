@@ -131,7 +131,8 @@ class BufferBudget:
         wire.warn(
             "closed a connection: it holds an unfinished frame or unread responses, and all"
             " connections hold more than %d bytes (connectionBuffersMax) peer=%s",
-            *(self.bytes_max, wire.peer_text),
+            self.bytes_max,
+            wire.peer_text,
         )
         self.hold(wire, 0)
         wire.abort()

@@ -69,7 +69,9 @@ class FailureLog:
         self._log.log(
             logging.WARNING if is_new else logging.DEBUG,
             self._fails,
-            *(subject, self._more, text),
+            subject,
+            self._more,
+            text,
             exc_info=log_trace(error),
         )
         return streak.count

@@ -218,7 +218,9 @@ async def _copies(
         raise ConfigError(f"{source} has no {what} {', '.join(unknown)}")
     return [
         Change(
-            *(f"copy {what} {name}", target, partial(runs[name in there], end, found[name])),
+            f"copy {what} {name}",
+            target,
+            partial(runs[name in there], end, found[name]),
             "overwritten" if name in there else "new",
             destroys=name in there,
         )

@@ -64,8 +64,10 @@ async def set_config(call: Call, controller: Addresses, settings: Settings) -> l
     detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
     return [
         Change(
-            *("change settings", address),
-            *(partial(call.admin.set_controller_config, address, wanted), detail),
+            "change settings",
+            address,
+            partial(call.admin.set_controller_config, address, wanted),
+            detail,
             destroys=True,
         )
         for address in addresses(controller)
@@ -134,7 +136,8 @@ async def elect(
         raise ConfigError(f"the controller knows no broker set {name}")
     return [
         Change(
-            *(f"elect broker {broker_id} of {name} as master", leader),
+            f"elect broker {broker_id} of {name} as master",
+            leader,
             partial(call.admin.elect_master, leader, cluster, name, broker_id),
             f"master now {found.master_broker_id} {found.master_address}",
             destroys=True,

@@ -125,7 +125,9 @@ class Selection(NamedTuple):
         return cls(
             0 if since is None else time_of(since, now=now),
             2**63 - 1 if until is None else time_of(until, now=now),
-            *(topic, tag, key),
+            topic,
+            tag,
+            key,
         )
 
     @property

@@ -418,7 +418,8 @@ async def update(call: Call, group: GroupName, settings: dict[str, Any]) -> list
         )
         changes.append(
             Change(
-                *(f"update group {group}", server.name),
+                f"update group {group}",
+                server.name,
                 partial(call.admin.set_group_config, server.address, new),
                 detail,
                 destroys=old.consume_enable and not new.consume_enable,
@@ -471,7 +472,8 @@ async def delete(
     detail = f"{counted(count, 'member')} online" if count else "no member is online"
     changes = [
         Change(
-            *(f"delete group {group}", each.name),
+            f"delete group {group}",
+            each.name,
             partial(call.admin.delete_group, group, keep_offsets=keep_offsets, brokers=[each.name]),
             detail,
             destroys=True,
@@ -485,7 +487,8 @@ async def delete(
         messages = sum(row.max_offset - row.min_offset for row in stats.values())
         changes.append(
             Change(
-                *(f"delete topic {topic}", "all brokers and name servers"),
+                f"delete topic {topic}",
+                "all brokers and name servers",
                 partial(call.admin.delete_topic, topic),
                 counted(messages, "message"),
                 destroys=True,
@@ -512,7 +515,8 @@ async def set_mode(
     wanted = MessageRequestMode(mode.upper())
     return [
         Change(
-            *(f"let group {group} read {topic} by {mode.lower()}", each.name),
+            f"let group {group} read {topic} by {mode.lower()}",
+            each.name,
             partial(
                 call.admin.set_consume_mode,
                 each.address,

@@ -304,8 +304,10 @@ async def send_again(
     run = partial(call.admin.send_again, message)
     return [
         Change(
-            *(f"send message {message.message_id} again", message.topic),
-            *(run, counted(len(message.body), "byte")),
+            f"send message {message.message_id} again",
+            message.topic,
+            run,
+            counted(len(message.body), "byte"),
             destroys=True,
         )
     ]
@@ -323,7 +325,8 @@ async def deliver(
     message = await _by_id(call, message_id, topic)
     return [
         Change(
-            *(f"pass message {message.message_id} to {client}", group),
+            f"pass message {message.message_id} to {client}",
+            group,
             partial(_deliver, call, message, group, client),
             destroys=True,
         )

@@ -59,8 +59,10 @@ async def set_config(call: Call, settings: Settings) -> list[Change]:
     detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
     return [
         Change(
-            *("change settings", address),
-            *(partial(call.admin.set_name_server_config, address, wanted), detail),
+            "change settings",
+            address,
+            partial(call.admin.set_name_server_config, address, wanted),
+            detail,
             destroys=True,
         )
         for address in call.admin.name_servers
@@ -84,8 +86,10 @@ async def kv_put(
     old = await call.admin.kv_get(namespace, key)
     return [
         Change(
-            *(f"set {namespace} {key}", ", ".join(call.admin.name_servers)),
-            *(partial(call.admin.kv_put, namespace, key, value), f"{old or 'none'} -> {value}"),
+            f"set {namespace} {key}",
+            ", ".join(call.admin.name_servers),
+            partial(call.admin.kv_put, namespace, key, value),
+            f"{old or 'none'} -> {value}",
             destroys=old not in (None, value),
         )
     ]
@@ -97,8 +101,10 @@ async def kv_delete(call: Call, namespace: Namespace, key: Key) -> list[Change]:
     old = await call.admin.kv_get(namespace, key)
     return [
         Change(
-            *(f"delete {namespace} {key}", ", ".join(call.admin.name_servers)),
-            *(partial(call.admin.kv_delete, namespace, key), f"value {old}" if old else "no value"),
+            f"delete {namespace} {key}",
+            ", ".join(call.admin.name_servers),
+            partial(call.admin.kv_delete, namespace, key),
+            f"value {old}" if old else "no value",
             destroys=True,
         )
     ]

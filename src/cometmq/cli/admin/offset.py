@@ -86,7 +86,9 @@ async def reset(
         return [_reset_queue(call, group, now, queue, offset)]
     if to == LATEST:
         return _moved(
-            *(group, now, {each: int(found.end) for each, found in now.items()}),
+            group,
+            now,
+            {each: int(found.end) for each, found in now.items()},
             partial(call.admin.skip_backlog, group, topic),
         )
     when = 0 if to == EARLIEST else time_of(to or "")
@@ -142,7 +144,8 @@ def _moved(
             effect = "no change"
         changes.append(
             Change(
-                *(f"move group {group}", f"{queue.topic} {_short(queue)}"),
+                f"move group {group}",
+                f"{queue.topic} {_short(queue)}",
                 None if changes else run,
                 f"{before} -> {target}, {effect}",
                 destroys=True,

@@ -261,7 +261,8 @@ async def create(
     detail = _settings(config)
     changes = [
         Change(
-            *(f"create topic {topic}", each.name),
+            f"create topic {topic}",
+            each.name,
             partial(call.admin.set_topic_config, each.address, config),
             detail,
         )
@@ -329,7 +330,8 @@ async def update(
         before, after = _settings(msgspec.structs.replace(old, attributes={})), _settings(new)
         changes.append(
             Change(
-                *(f"update topic {topic}", name),
+                f"update topic {topic}",
+                name,
                 partial(call.admin.set_topic_config, servers[name].address, new),
                 f"{before} -> {after}",
                 destroys=_has_fewer_queues(new, old) or bool(old.perm & ~new.perm),

@@ -407,7 +407,9 @@ class ClientCore(Lifecycle):
             log.log(
                 logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
                 "cannot unregister address=%s group=%s error=%s",
-                *(address, group, log_text(error)),
+                address,
+                group,
+                log_text(error),
                 exc_info=log_trace(error),
             )
 

@@ -169,7 +169,8 @@ class CallbackConsumer(SubscribingConsumer):
     def _on_signal(self) -> None:
         log.info(
             "%s received a signal and closes%s",
-            *(self._owner, " at once" if self._signalled else ""),
+            self._owner,
+            " at once" if self._signalled else "",
         )
         if self._signalled:
             self._abort_soon()

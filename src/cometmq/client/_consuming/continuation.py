@@ -87,8 +87,13 @@ def log_cause(
     """Log why a queue cannot continue at an offset."""
     log.warning(
         "%s queue=%s group=%s offset=%s min=%d max=%d next=%d",
-        *(cause.value.lower(), queue, group, asked),
-        *(response.min_offset, response.max_offset, response.next_offset),
+        cause.value.lower(),
+        queue,
+        group,
+        asked,
+        response.min_offset,
+        response.max_offset,
+        response.next_offset,
     )
 
 

@@ -130,7 +130,9 @@ class GroupCalls:
                 raise
             log.warning(
                 "cannot unlock queues address=%s group=%s error=%s",
-                *(address, group, log_text(error)),
+                address,
+                group,
+                log_text(error),
                 exc_info=log_trace(error),
             )
 
@@ -145,7 +147,8 @@ class GroupCalls:
                     raise
                 log.warning(
                     "a queue has no route queue=%s error=%s",
-                    *(queue, log_text(error)),
+                    queue,
+                    log_text(error),
                     exc_info=log_trace(error),
                 )
                 continue
@@ -172,7 +175,9 @@ class GroupCalls:
                 raise
             log.info(
                 "a member does not say which queues it has group=%s member=%s error=%s",
-                *(group, member, log_text(error)),
+                group,
+                member,
+                log_text(error),
             )
             return None
 

@@ -302,8 +302,12 @@ class ConsumeHookCalls:
         if is_dead:
             self._dead_letters.add(
                 "dead letter topic=%s id=%s keys=%s group=%s retries=%d error=%s",
-                *(message.topic, message.message_id, ",".join(message.keys), self._group),
-                *(retries, "-" if error is None else class_and_text(error)),
+                message.topic,
+                message.message_id,
+                ",".join(message.keys),
+                self._group,
+                retries,
+                "-" if error is None else class_and_text(error),
             )
         if self.hooks:
             context = FailedMessage(self._group, self._client_id, message, retries, error)
@@ -482,7 +486,9 @@ class HandlerCalls:
             log.warning(
                 "handler returned %.100r (%s), which counts as success; expected None, Consumed or"
                 " ConsumedInOrder group=%s",
-                *(result, kind, self.group),
+                result,
+                kind,
+                self.group,
             )
 
     def note_blocked_loop(self, seconds: float) -> None:
@@ -491,7 +497,9 @@ class HandlerCalls:
             log.warning(
                 "the event loop was blocked for %.0f s, perhaps in handler %s group=%s: make it a"
                 " plain function, which runs in a thread, or use asyncio.to_thread for what blocks",
-                *(seconds, getattr(self._function, "__qualname__", self._function), self.group),
+                seconds,
+                getattr(self._function, "__qualname__", self._function),
+                self.group,
             )
 
     def runs_here(self) -> bool:

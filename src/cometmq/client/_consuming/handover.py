@@ -101,7 +101,10 @@ class Handover:
                 log.warning(
                     "another member does not release a queue, beginning it queue=%s group=%s"
                     " members=%s seconds=%.0f",
-                    *(queue, self._group, sorted(owners), TAKE_S),
+                    queue,
+                    self._group,
+                    sorted(owners),
+                    TAKE_S,
                 )
                 break
         self._contested.discard(queue)

@@ -350,7 +350,9 @@ class MemberAllocation:
                 self._wait_ends_s = now_s + RECONNECT_S
                 log.info(
                     "members have not reconnected yet, queues stay group=%s address=%s missing=%d",
-                    *(self._group, listed.address, len(missing)),
+                    self._group,
+                    listed.address,
+                    len(missing),
                 )
             if now_s < self._wait_ends_s:  # also if the connection breaks again and again
                 return True
@@ -559,7 +561,12 @@ class Rebalancer:
         if added or revoked:
             log.info(
                 "queues assigned topic=%s group=%s all=%d assigned=%d added=%d revoked=%d",
-                *(topic, self._group, len(queues), len(mine), added, revoked),
+                topic,
+                self._group,
+                len(queues),
+                len(mine),
+                added,
+                revoked,
             )
             await self._owner.rebalanced(topic, queues, sorted(mine))
         have = set(self._owner.assigned(topic))
@@ -577,7 +584,9 @@ class Rebalancer:
             self._waiting.add(topic)
             log.info(
                 "queues are not free yet, retrying topic=%s group=%s queues=%d",
-                *(topic, self._group, queues),
+                topic,
+                self._group,
+                queues,
             )
 
     async def _unsubscribe(self, topic: str) -> bool:

@@ -169,8 +169,11 @@ class Retries:
             except CometError as failure:
                 log.warning(
                     "cannot send a message back topic=%s id=%s group=%s by=%s error=%s",
-                    *(message.topic, message.message_id, self._group),
-                    *(name, failure),
+                    message.topic,
+                    message.message_id,
+                    self._group,
+                    name,
+                    failure,
                 )
             else:
                 self._accepted()
@@ -196,7 +199,10 @@ class Retries:
         except CometError as failure:
             log.warning(
                 "cannot store a dead letter topic=%s id=%s group=%s error=%s",
-                *(message.topic, message.message_id, self._group, failure),
+                message.topic,
+                message.message_id,
+                self._group,
+                failure,
             )
             return False
         self._report(message, DEAD_LETTER, error)

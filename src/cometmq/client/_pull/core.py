@@ -295,7 +295,10 @@ class PullCore(Consumer):
                 log.warning(
                     "another member has consumed a queue meanwhile, continuing behind it queue=%s"
                     " group=%s offset=%d committed=%d",
-                    *(queue, self._group, offset, committed),
+                    queue,
+                    self._group,
+                    offset,
+                    committed,
                 )
                 self._restart(queue)
         return kept
@@ -398,7 +401,9 @@ class PullCore(Consumer):
                 log.warning(
                     "messages not finished, later ones are not committed group=%s queue=%s"
                     " offset=%d seconds=%.0f reader=%s",
-                    *(self._group, received.batch.queue, received.batch.begins),
+                    self._group,
+                    received.batch.queue,
+                    received.batch.begins,
                     time.monotonic() - received.begun_s,
                     reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
                 )
@@ -414,12 +419,10 @@ class PullCore(Consumer):
                 log.warning(
                     "closed with unfinished messages, which are redelivered; call commit() before"
                     " close() if they are consumed group=%s queue=%s offset=%d messages=%d",
-                    *(
-                        self._group,
-                        received.batch.queue,
-                        received.batch.begins,
-                        len(received.messages),
-                    ),
+                    self._group,
+                    received.batch.queue,
+                    received.batch.begins,
+                    len(received.messages),
                 )
         self._positions.unfinished.clear()
         for reader in list(self._readers):

@@ -343,7 +343,8 @@ class AssignedQueues:
         if not await fetched.wait_idle(FINISH_S):
             log.info(
                 "handlers of a revoked queue still run, results are ignored queue=%s group=%s",
-                *(fetched.queue, self._group),
+                fetched.queue,
+                self._group,
             )
 
     async def _store_locked(self, fetched: ProcessQueue) -> None:
@@ -383,7 +384,9 @@ class AssignedQueues:
                 raise
             log.warning(
                 "cannot read an offset, messages may be redelivered queue=%s group=%s error=%s",
-                *(queue, self._group, log_text(error)),
+                queue,
+                self._group,
+                log_text(error),
                 exc_info=log_trace(error),
             )
             return None
@@ -406,7 +409,10 @@ class AssignedQueues:
         log.warning(
             "another member has consumed a queue meanwhile, continuing behind it queue=%s group=%s"
             " offset=%d committed=%d",
-            *(queue, self._group, own, committed),
+            queue,
+            self._group,
+            own,
+            committed,
         )
         self.interrupt(fetched)
         return True

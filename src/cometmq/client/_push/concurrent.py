@@ -230,7 +230,9 @@ class ConcurrentService:
                 log.warning(
                     "handler exceeds its time limit, sending the message back"
                     " topic=%s id=%s group=%s",
-                    *(message.topic, message.message_id, self._handling.group),
+                    message.topic,
+                    message.message_id,
+                    self._handling.group,
                 )
                 self._finish(batch, index, index + 1)
         self._update_store()
@@ -252,7 +254,8 @@ class ConcurrentService:
                         raise
                     log.exception(
                         "consuming failed, retrying queue=%s group=%s",
-                        *(queue.queue, self._handling.group),
+                        queue.queue,
+                        self._handling.group,
                     )
                     self._retry_here_later(batch, range(call.start, call.stop))
                 call.stop = call.start  # no message is in flight during the pause
@@ -400,7 +403,9 @@ class ConcurrentService:
         if self._send_back is None:
             log.warning(
                 "handler failed, broadcast message dropped topic=%s id=%s group=%s",
-                *(message.topic, message.message_id, self._handling.group),
+                message.topic,
+                message.message_id,
+                self._handling.group,
             )
             return True
         return await self._send_back(message, delay_level, error)

@@ -269,7 +269,8 @@ class PushEngine(Engine):
             return
         log.warning(
             "the process stood still, other members may have its queues group=%s seconds=%.0f",
-            *(self.group, seconds),
+            self.group,
+            seconds,
         )
         self.queues.note_pause(seconds)
         if self._locks is not None:

@@ -333,7 +333,8 @@ class OrderedService:
                 raise
             log.exception(
                 "consuming in order failed, retrying queue=%s group=%s",
-                *(queue.queue, self._handling.group),
+                queue.queue,
+                self._handling.group,
             )
             queue.rollback()
             pause_s = FAILED_CHAIN_S
@@ -426,7 +427,8 @@ class OrderedService:
         if queue.dropped and self._locks is not None and not queue.lock_is_fresh():
             log.info(
                 "result ignored: the queue is revoked, its lock expired queue=%s group=%s",
-                *(queue.queue, self._handling.group),
+                queue.queue,
+                self._handling.group,
             )
             return
         self._store.update(queue.queue, offset)
@@ -446,7 +448,9 @@ class OrderedService:
         if self._give_up is None:
             log.warning(
                 "retries exhausted, broadcast message dropped topic=%s id=%s group=%s",
-                *(message.topic, message.message_id, self._handling.group),
+                message.topic,
+                message.message_id,
+                self._handling.group,
             )
             return True
         return await self._give_up(message, error)

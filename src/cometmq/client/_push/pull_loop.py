@@ -211,7 +211,9 @@ class PullLoop(FetchLoop[PullResult]):
         if reason is not None and not self._suspended():
             log.warning(
                 "pull paused: a buffer limit is reached queue=%s group=%s reason=%r",
-                *(self.queue, self._group, reason),
+                self.queue,
+                self._group,
+                reason,
             )
 
     # --- pulling ------------------------------------------------------------------------------

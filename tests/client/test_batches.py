@@ -49,6 +49,24 @@ async def test_a_batch_is_stored_in_one_queue_without_a_gap(
     assert [message.message_id for message in got] == list(receipt.message_ids)
 
 
+async def test_a_topic_and_bodies_are_sent_in_one_request_or_in_few(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    bodies = [b"%d" % number for number in range(5)]
+    async with Producer(name_servers, group=group) as producer:
+        receipt = await producer.send_batch(topic, bodies, tags="paid")
+        receipts = await producer.send_all(topic, iter(bodies), queue=receipt.queue)
+        with pytest.raises(
+            TypeError, match=r"send_batch.. got an unexpected .*'tag': did you mean"
+        ):
+            await producer.send_batch(topic, bodies, tag="paid")  # type: ignore[call-overload]
+    got = await read_all(name_servers, queues, 10)
+
+    assert [message.body for message in got] == bodies * 2
+    assert [message.tags for message in got] == ["paid"] * 5 + [None] * 5
+    assert (len(receipt.message_ids), len(receipts)) == (5, 1)
+
+
 async def test_a_batch_goes_to_the_queue_that_is_said(
     name_servers: str, queues: list[MessageQueue], topic: str, group: str
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -203,10 +203,9 @@ class Hints:
         show_lines(cls)
 
 
-class MessageOptions(TypedDict, total=False):
-    """The fields of a `Message` that a send takes by name."""
+class MessageFields(TypedDict, total=False):
+    """The fields of a `Message` beside topic and body, which a send takes by name."""
 
-    topic: str
     tags: str | None
     keys: Iterable[str]
     flag: int
@@ -215,6 +214,12 @@ class MessageOptions(TypedDict, total=False):
     wait_store: bool
     delay: float | timedelta
     deliver_at: datetime | int | None
+
+
+class MessageOptions(MessageFields, total=False):
+    """The same, with the topic."""
+
+    topic: str
 
 
 _DELAY = "delay_level=, or delay= at a broker of RocketMQ 5"
@@ -291,3 +296,47 @@ def new_message(
             f"{call}({topic!r}, {encoded})"
         )
     return Message(topic=topic, body=body, **fields)
+
+
+def new_messages(
+    call: str, topic: object, bodies: object, options: dict[str, Any]
+) -> Iterator[Message]:
+    """Return the messages of a send of several bodies, which all have the same options.
+
+    Args:
+        call: the method, for errors.
+        topic: the topic of all.
+        bodies: the body of each.
+        options: the other fields of each.
+
+    Raises:
+        InvalidMessageError: there is no topic, there are no bodies, or a body is not bytes.
+        TypeError: an option is unknown.
+    """
+    line = f'{call}("orders", [b"1", b"2"])'
+    if not isinstance(topic, str):
+        raise InvalidMessageError(
+            f"{call}() of messages takes no {', '.join(options) or 'bodies'}: expected it in each"
+            f" Message, or {line}"
+        )
+    is_one = isinstance(bodies, str | bytes | bytearray | memoryview)
+    if is_one or not isinstance(bodies, Iterable):
+        met = "no bodies" if bodies is None else f"bodies of type {type(bodies).__name__}"
+        raise InvalidMessageError(f"{call}({topic!r}) with {met}, expected a list of bytes: {line}")
+    return _of_bodies(call, topic, bodies, options, line)
+
+
+def _of_bodies(
+    call: str,
+    topic: str,
+    bodies: Iterable[object],
+    options: dict[str, Any],
+    line: str,
+) -> Iterator[Message]:
+    for body in bodies:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            kind = type(body).__name__
+            raise InvalidMessageError(
+                f"{call}({topic!r}) with a body of type {kind}, expected bytes: write {line}"
+            )
+        yield new_message(call, topic, bytes(body), options)

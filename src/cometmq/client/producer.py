@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from cometmq.client._connection.instance import (
     ClientCore,
@@ -19,7 +19,7 @@ from cometmq.client._connection.instance import (
     acquire_instance,
 )
 from cometmq.client._connection.name_servers import HasNameServers
-from cometmq.client._hints import MessageOptions, new_message
+from cometmq.client._hints import MessageFields, MessageOptions, new_message, new_messages
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batches import split
 from cometmq.client._sending.broker_latency import Detector
@@ -251,16 +251,53 @@ class Producer(Lifecycle):
         """Accept no more sends, and wait for those in flight."""
         await self._pending.close(timeout)
 
+    @overload
     async def send(
         self,
-        message: Message | str = "",
-        body: bytes | None = None,
+        message: Message,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
-        **options: Unpack[MessageOptions],
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(
+        self,
+        message: str,
+        body: bytes,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(
+        self,
+        *,
+        topic: str,
+        body: bytes,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    async def send(
+        self,
+        message: Any = "",
+        body: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it.
 
@@ -410,6 +447,7 @@ class Producer(Lifecycle):
         self._check_loop()
         await self._pending.flush()
 
+    @overload
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -418,13 +456,41 @@ class Producer(Lifecycle):
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send_batch(
+        self,
+        messages: str,
+        bodies: Sequence[bytes],
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    async def send_batch(
+        self,
+        messages: Any,
+        bodies: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> SendReceipt:
         """Send several messages in one request to one queue. All are stored, or none.
 
         Args:
-            messages: of one topic, with the same ``wait_store`` and without a delay. The encoded
-                batch is at most 4 MiB. Batches are not compressed.
+            messages: of one topic, with the same ``wait_store`` and without a delay; or only the
+                topic, and then ``bodies``. The encoded batch is at most 4 MiB. Batches are not
+                compressed.
+            bodies: the body of each message, if ``messages`` is a topic.
             queue, order_key, selector, timeout: as for `send`.
+            options: fields of each `Message`, such as ``tags``, if ``messages`` is a topic.
 
         Returns:
             One receipt: ``message_ids`` has the id of each message, and ``queue_offset`` is the
@@ -436,8 +502,10 @@ class Producer(Lifecycle):
 
         Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
-        Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
+        Example: ``await producer.send_batch("orders", [b"42", b"43"], tags="paid")``
         """
+        if isinstance(messages, str) or bodies is not None or options:
+            messages = list(new_messages("send_batch", messages, bodies, options))
         if not isinstance(messages, Sequence):
             raise InvalidMessageError(
                 f"messages of type {type(messages).__name__}: a list of messages is expected; send "
@@ -450,6 +518,7 @@ class Producer(Lifecycle):
         time_s = self._time(timeout)
         return await self._pending.send_batch(messages, target, time_s, untimed=timeout is None)
 
+    @overload
     async def send_all(
         self,
         messages: Iterable[Message],
@@ -458,6 +527,31 @@ class Producer(Lifecycle):
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+    ) -> list[SendReceipt]: ...
+
+    @overload
+    async def send_all(
+        self,
+        messages: str,
+        bodies: Iterable[bytes],
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> list[SendReceipt]: ...
+
+    async def send_all(
+        self,
+        messages: Any,
+        bodies: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> list[SendReceipt]:
         """Send any number of messages in as few requests as possible, in sequence.
 
@@ -466,7 +560,8 @@ class Producer(Lifecycle):
         queue, unless the call chooses one.
 
         Args:
-            messages: in the order in which to send them.
+            messages: in the order in which to send them; or only their topic, and then ``bodies``.
+            bodies, options: as for `send_batch`.
             queue, order_key, selector: as for `send`, for each request.
             timeout: seconds for each request.
 
@@ -479,6 +574,8 @@ class Producer(Lifecycle):
 
         Example: ``await producer.send_all(Message(topic="t", body=line) for line in lines)``
         """
+        if isinstance(messages, str) or bodies is not None or options:
+            messages = new_messages("send_all", messages, bodies, options)
         target, time_s = _target(queue, order_key, selector), self._time(timeout)
         receipts = []
         for part in split(_of_messages(messages), self._settings.split_bytes):

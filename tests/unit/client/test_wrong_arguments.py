@@ -224,6 +224,15 @@ async def called(function: Callable[..., Any], *arguments: Any, **named: Any) ->
         ("send_batch", [["x"]], "a message of type str"),
         ("send_all", [Message("t", b"x")], "messages of type Message: an iterable of messages"),
         ("send_all", [["x"]], "a message of type str"),
+        ("send_batch", ["t"], r"send_batch\('t'\) with no bodies, expected a list of bytes: "),
+        ("send_batch", ["t", b"12"], "bodies of type bytes, expected a list of bytes"),
+        ("send_batch", ["t", ["x"]], r"a body of type str, expected bytes: .*, \[b.1., b.2.\]\)"),
+        (
+            "send_batch",
+            [[Message("t", b"x")], [b"y"]],
+            r"send_batch\(\) of messages takes no bodies",
+        ),
+        ("send_all", ["t", [1]], "a body of type int, expected bytes"),
         ("recall", ["t", "no handle"], "recall handle 'no handle': a receipt's handle is expected"),
     ],
 )
@@ -408,7 +417,10 @@ def parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a method that not every object fits."""
     _, *found = inspect.signature(method).parameters.values()
     taken = [each for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    return [each for each in taken if each.annotation not in ("object", "Any")]
+    # The parameters of an overloaded method are annotated in its overloads.
+    return [
+        each for each in taken if each.annotation not in ("object", "Any") or each.name in RIGHT
+    ]
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -12,7 +12,7 @@ import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.pulls import PullResult
-from cometmq.client._hints import MessageOptions
+from cometmq.client._hints import MessageFields, MessageOptions
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
@@ -160,16 +160,53 @@ class Producer(base.Blocking):
         """Whether the producer is running, and brokers do not refuse its sends for good."""
         return self._inner.healthy
 
+    @overload
     def send(
         self,
-        message: Message | str = "",
-        body: bytes | None = None,
+        message: Message,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
-        **options: Unpack[MessageOptions],
+    ) -> SendReceipt: ...
+
+    @overload
+    def send(
+        self,
+        message: str,
+        body: bytes,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    @overload
+    def send(
+        self,
+        *,
+        topic: str,
+        body: bytes,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    def send(
+        self,
+        message: Any = "",
+        body: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it."""
         return self._run(
@@ -234,6 +271,7 @@ class Producer(base.Blocking):
         """Wait until all sends that were started before have ended, with a receipt or an error."""
         self._run(self._inner.flush())
 
+    @overload
     def send_batch(
         self,
         messages: Sequence[Message],
@@ -242,14 +280,46 @@ class Producer(base.Blocking):
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+    ) -> SendReceipt: ...
+
+    @overload
+    def send_batch(
+        self,
+        messages: str,
+        bodies: Sequence[bytes],
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> SendReceipt: ...
+
+    def send_batch(
+        self,
+        messages: Any,
+        bodies: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> SendReceipt:
         """Send several messages in one request to one queue. All are stored, or none."""
         return self._run(
             self._inner.send_batch(
-                messages, queue=queue, order_key=order_key, selector=selector, timeout=timeout
+                messages,
+                bodies,
+                queue=queue,
+                order_key=order_key,
+                selector=selector,
+                timeout=timeout,
+                **options,
             )
         )
 
+    @overload
     def send_all(
         self,
         messages: Iterable[Message],
@@ -258,11 +328,42 @@ class Producer(base.Blocking):
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+    ) -> list[SendReceipt]: ...
+
+    @overload
+    def send_all(
+        self,
+        messages: str,
+        bodies: Iterable[bytes],
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[MessageFields],
+    ) -> list[SendReceipt]: ...
+
+    def send_all(
+        self,
+        messages: Any,
+        bodies: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+        **options: Any,
     ) -> list[SendReceipt]:
         """Send any number of messages in as few requests as possible, in sequence."""
         return self._run(
             self._inner.send_all(
-                messages, queue=queue, order_key=order_key, selector=selector, timeout=timeout
+                messages,
+                bodies,
+                queue=queue,
+                order_key=order_key,
+                selector=selector,
+                timeout=timeout,
+                **options,
             )
         )
 

@@ -17,6 +17,7 @@ from cometmq.client import (
     PullConsumer,
     ResponseError,
     SendFailedError,
+    SendStatus,
     StartFrom,
 )
 from cometmq.client.settings import ClientSettings, PullSettings
@@ -231,7 +232,8 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(place: Sta
 
     async def send(sending: Producer, first: int) -> None:
         for number in range(first, 1_000_000, 16):
-            await sending.send(Message("t", b"%d" % number))
+            receipt = await sending.send(Message("t", b"%d" % number))
+            assert receipt.status is SendStatus.SEND_OK
             acknowledged.add(number)
             if len(acknowledged) == 500:
                 enough.set()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import kit
 from servers import connect
 
-from cometmq.client import Message, Producer, PullConsumer, StartFrom, StoredMessage
+from cometmq.client import Message, Producer, PullConsumer, SendStatus, StartFrom, StoredMessage
 from cometmq.model.errors import CometError
 from support.elected import ElectedCluster
 
@@ -50,7 +50,9 @@ class Load:
             number, self._next = self._next, self._next + 1
             began_s = time.monotonic()
             try:
-                await self._producer.send(Message(topic=TOPIC, body=b"%d" % number))
+                receipt = await self._producer.send(Message(topic=TOPIC, body=b"%d" % number))
+                if receipt.status is not SendStatus.SEND_OK:
+                    raise CometError(receipt.status.name)
             except CometError:
                 self.failed += 1
                 await asyncio.sleep(0.01)

@@ -232,7 +232,9 @@ class Sender:
                 body = f"load-{number:06}"
                 number += 1
                 try:
-                    await producer.send(Message("orders", body.encode()), timeout=LIMIT_S)
+                    receipt = await producer.send(Message("orders", body.encode()), timeout=LIMIT_S)
+                    if receipt.status is not SendStatus.SEND_OK:
+                        continue
                 except CometError:
                     continue
                 self.acknowledged.append(body)

@@ -147,10 +147,10 @@ class Acknowledgements:
                 log.warning("sends still wait for slaves at the stop count=%d", len(self._waiting))
         self.end_all()
 
-    def end_all(self) -> None:
-        """End all waits with a timeout."""
+    def end_all(self, code: int = ResponseCode.FLUSH_SLAVE_TIMEOUT) -> None:
+        """End all waits with a response code."""
         while self._waiting:
-            _call(self._waiting.popleft()[2], int(ResponseCode.FLUSH_SLAVE_TIMEOUT))
+            _call(self._waiting.popleft()[2], int(code))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -26,6 +26,12 @@ from cometmq.remoting.slow_requests import spent_on
 if TYPE_CHECKING:
     from cometmq.broker.durability.group_commit import GroupCommit
 
+NO_MASTER_ANY_MORE = (
+    "stored, but this broker is not the master any more, and the new one may lack the message:"
+    " send it again"
+)
+"""With SERVICE_NOT_AVAILABLE, after which clients send to another broker."""
+
 Outcome = Callable[[int, StoreError | None], None]
 """Called once: with a response code, and with the error of the sync, if any."""
 
@@ -42,6 +48,8 @@ def status_of(code: int, error: StoreError | None) -> tuple[int, str | None]:
             int(ResponseCode.SERVICE_NOT_AVAILABLE),
             f"stored, but not on disk, and nothing further will be: {error}",
         )
+    if code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        return code, NO_MASTER_ANY_MORE
     return code, None if code == SUCCESS else f"stored, but {ResponseCode(code).name}"
 
 

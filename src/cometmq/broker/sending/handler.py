@@ -400,7 +400,7 @@ class SendHandler:
         wire = sends[0]
         self._count_latency(sends, status)
         for success in _commands_in(sends[1]):
-            if error is not None:
+            if status == ResponseCode.SERVICE_NOT_AVAILABLE:
                 response = self._refused(status, remark)
             else:
                 response = Response(status, fields=success.fields)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.durability.acknowledgements import Acknowledgements
+from cometmq.broker.durability.acknowledgements import Acknowledgements, Outcome
 from cometmq.broker.failover.epochs.in_sync import InSyncSet
 from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
@@ -67,8 +67,9 @@ class EpochAcknowledgements(Acknowledgements):
     def are_needed(self) -> bool:
         """Return whether sends wait for members of the in-sync set.
 
-        Those that this broker stored before it became a slave wait in vain: the master may not
-        have them.
+        Those that this broker stored before it became a slave have waited in vain: the master may
+        not have them. RocketMQ responds FLUSH_SLAVE_TIMEOUT, with which a client takes them for
+        sent, although the new master erases them.
         """
         settings = self._settings()
         return not self._role.is_sync_master or (
@@ -78,6 +79,13 @@ class EpochAcknowledgements(Acknowledgements):
             or self.fenced is not None
             or self.is_doubtful()
         )
+
+    def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:
+        """Call ``on_outcome`` as a master does, or at once if this broker is none any more."""
+        if self._in_sync() is None:
+            on_outcome(int(ResponseCode.SERVICE_NOT_AVAILABLE))
+        else:
+            super().wait(log_offset_end, on_outcome)
 
     def fence(self, reason: str | None) -> None:
         """Acknowledge nothing and refuse sends, for a reason; None to go on."""

@@ -29,6 +29,7 @@ from cometmq.broker.replication.greeting import check_process
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.system.clock import Clock
 
@@ -193,8 +194,8 @@ class EpochReplication:
     def follow(self, own_id: int, ha_address: str) -> None:
         """Copy the log of the elected master; return at once.
 
-        Call it after the role has changed to that of a slave. Sends that wait get their timeout at
-        once, and connections to another address end.
+        Call it after the role has changed to that of a slave. Sends that wait get
+        SERVICE_NOT_AVAILABLE at once, and connections to another address end.
 
         Args:
             own_id: the id that the controller gave to this broker.
@@ -223,7 +224,7 @@ class EpochReplication:
         self._moved.set()
         self._store.confirm(0)  # what readers have seen stays
         self.acknowledgements.refresh()
-        self.acknowledgements.end_all()
+        self.acknowledgements.end_all(ResponseCode.SERVICE_NOT_AVAILABLE)
         self._commit.end_all()
 
     # --- the in-sync set --------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
     CheckTransactionStateRequest,
     EndTransactionRequest,
-    HeartbeatRequest,
+    RpcHeader,
     SendMessageV2Request,
 )
 from cometmq.protocol.properties import encode_properties
@@ -490,7 +490,7 @@ class Producer:
             client_id=f"producer-{id(self)}", producer_data_set=[ProducerData(group_name=GROUP)]
         ).encode()
         while True:
-            self._connection.oneway(RequestCode.HEART_BEAT, HeartbeatRequest(), body)
+            self._connection.oneway(RequestCode.HEART_BEAT, RpcHeader(), body)
             await asyncio.sleep(20.0)
 
     # --- sending --------------------------------------------------------------------------------

@@ -296,7 +296,9 @@ def _head(asked: argparse.Namespace, noise: machine.Noise, loads: Sequence[float
         "phases": ", ".join(f"{name} {seconds:g} s" for name, seconds in PHASES_S.items())
         + "; all connections end at once at the begin of the last one",
         "broker": "a new `cometmq standalone` with default settings and asynchronous flush in each"
-        f" round, {FILES:,} open files; honest client and hostile peers are on the same processors",
+        f" round, {FILES:,} open files; honest client and hostile peers are on the same processors,"
+        " the hostile peers with the scheduling class idle, as if they had their own machine: work"
+        " of the kernel for them counts, their own does not",
         "load": f"average of the machine {min(loads):.1f} to {max(loads):.1f}: other work ran"
         " beside the measurement",
         **{name: kind.does for name, kind in KINDS.items()},

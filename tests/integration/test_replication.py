@@ -630,6 +630,7 @@ async def test_a_connection_that_is_made_while_the_role_changes_ends(
 
         monkeypatch.setattr(loop, "create_connection", change_meanwhile)
         copy = slave_module.LogCopy(role, store, BrokerSettings, commit=None, clock=SystemClock())
+        role.on_change(copy.role_changed)
         copy.start()
         master = await masters.accept()
         await master.closed()

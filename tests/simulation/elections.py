@@ -232,6 +232,8 @@ class Replica:
             clock=process,  # type: ignore[arg-type]
             before_truncation=lambda offset: world.note(f"truncated {self.number} {offset}"),
         )
+        self.role.on_change(self.replication.master.role_changed)
+        self.role.on_change(self.replication.copy.role_changed)
         self.durability = DurabilityWait(
             commit if world.syncs else None, self.replication.acknowledgements
         )

@@ -58,6 +58,8 @@ class EpochReplica:
             clock=SystemClock(),
             before_truncation=self.truncated.append,
         )
+        self.role.on_change(self.replication.master.role_changed)
+        self.role.on_change(self.replication.copy.role_changed)
 
     @property
     def ha_address(self) -> str:

@@ -155,8 +155,8 @@ class Broker:
         self._running = _Running(core, features, life, listening, roles)
         await allocate_segment(core)
         await life.start()
-        await listening.start(life.serve, life.rights)
         roles.follow()
+        await listening.start(life.serve, life.rights)
         await life.begin(listening.endpoint)
 
     async def stop(self) -> None:

@@ -149,7 +149,6 @@ def open_core(
         store.close()
         raise
     core.role_changed()
-    role.on_change(core.role_changed)  # ahead of what appends as a master
     return core
 
 

@@ -1,7 +1,8 @@
 """The role of this broker in replication: master or slave, and of which master.
 
 All parts of the broker read the role when they need it and keep no copy, because it may change
-while the broker runs. Parts that start or stop work with the role add a listener.
+while the broker runs. What starts or stops with the role is called by `RoleChanges`, feature by
+feature.
 
 Source: BrokerStartup (which ids belong to which role), RocketMQ 4.9 and 5.3.
 """

@@ -44,9 +44,10 @@ class RoleChanges:
 
     def _changed(self) -> None:
         """Start or stop what only masters do."""
+        role, store = self._core.role, self._core.store
+        self._core.role_changed()  # ahead of what appends as a master
         if self._is_stopped:
             return
-        role, store = self._core.role, self._core.store
         log.info("role changed role=%s broker_id=%d", role.name, role.broker_id)
         if self._taking_over is not None:
             self._taking_over.cancel()

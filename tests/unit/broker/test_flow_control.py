@@ -22,6 +22,7 @@ class World:
         self.limits = limits
         self.role = Role()
         self.flow = FlowControl(lambda: self.limits, clock=self.clock, role=self.role)
+        self.role.on_change(self.flow.role_changed)
         self.clock.advance(60_000)  # a start takes its time
         self.flow.measure()
 

@@ -84,6 +84,7 @@ class World:
             **{"waiting_max": 100, "append_ms_max": 1000, "lag_ms_max": 200} | limits
         )
         self.flow = FlowControl(lambda: self.limits, clock=self.clock, role=tables.role)
+        tables.role.on_change(self.flow.role_changed)
         self.stats = BrokerStats("c", clock=self.clock, is_system_topic=tables.topics.is_system)
         self.synced = Announced(self.store)
         self.commit = GroupCommit(self.synced, timeout_s=WAIT_S) if sync else None

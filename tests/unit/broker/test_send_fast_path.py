@@ -87,6 +87,7 @@ class Side:
         # A busy machine may take long for an append, which is not what these tests are about.
         limits = FlowLimits(waiting_max=100, append_ms_max=600_000, lag_ms_max=200)
         self.flow = FlowControl(lambda: limits, clock=clock, role=tables.role)
+        tables.role.on_change(self.flow.role_changed)
         self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
         self.commit = GroupCommit(self.store) if sync else None
         self.latencies = Latencies()

@@ -160,6 +160,7 @@ class World:
             clock=self.clock,
             durability=self.durability,
         )
+        self.tables.role.on_change(self.checks.role_changed)
 
     async def start(self, *, loads: bool = True) -> World:
         """Do what the broker does at its start, perhaps with a disk that cannot read."""

@@ -53,6 +53,10 @@ class RegistrationFeature(BrokerFeature):
         )
         await self.registration.start(identity, self._name_servers())
 
+    def role_changed(self) -> None:
+        """Register in the new role."""
+        self.registration.hurry()
+
     async def drain(self) -> None:
         """Take the broker out of all name servers."""
         await self.registration.stop()

@@ -121,7 +121,6 @@ class Registration:
         self._filter_servers = filter_servers
         self._supervisor = Supervisor("registration")
         self._links: list[_Link] = []
-        role.on_change(self.hurry)
 
     @property
     def missing(self) -> list[str]:

@@ -155,8 +155,13 @@ class ReplicationFeature(BrokerFeature):
             self._start_log_copy()
 
     def role_changed(self) -> None:
-        """Copy the log of the master of a slave."""
-        if self._core.role.is_slave and self.log_copy.made() is None:
+        """Close the connections of a slave; copy log and tables of its master."""
+        self.master.role_changed()
+        if (metadata := self.metadata.made()) is not None:
+            metadata.master_changed()
+        if (log_copy := self.log_copy.made()) is not None:
+            log_copy.role_changed()
+        elif self._core.role.is_slave:
             self._start_log_copy()
 
     def _start_log_copy(self) -> None:

@@ -118,7 +118,6 @@ class Master:
         # Whoever reaches the port may connect and break off without end.
         self.arrivals = RateLimitedLog(log, "slaves came and went", level=logging.INFO)
         self.refusals = RateLimitedLog(log, "slaves were refused")
-        role.on_change(self._role_changed)
 
     @property
     def port(self) -> int:
@@ -169,7 +168,8 @@ class Master:
         await self.tasks.drain(CLOSE_S)
         await self.tasks.cancel()
 
-    def _role_changed(self) -> None:
+    def role_changed(self) -> None:
+        """Close the connections of a slave; call it after each change of the role."""
         if self.role.is_slave:
             for connection in list(self._connections):
                 connection.abort()

@@ -128,10 +128,10 @@ class MetadataCopy:
         )
         self._ahead: _Offsets | None = None
         """Offsets that are ahead of the log here."""
-        role.on_change(self._master_changed)
-        role.on_master(self._master_changed)
+        role.on_master(self.master_changed)
 
-    def _master_changed(self) -> None:
+    def master_changed(self) -> None:
+        """Copy soon, perhaps from another master; call it after each change of the role."""
         self._ahead = self._early_from_s = None
         self.hurry()
 

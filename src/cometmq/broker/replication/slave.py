@@ -91,7 +91,6 @@ class LogCopy:
             works="the log is copied again",
             name="master",
         )
-        role.on_change(self._role_changed)
         role.on_master(self._master_changed)
 
     @property
@@ -117,13 +116,14 @@ class LogCopy:
         await self.tasks.cancel()
         self._disconnect()
 
-    def _role_changed(self) -> None:
+    def role_changed(self) -> None:
+        """Begin a new connection if there is a master; call it after each change of the role."""
         self._changed.set()
         self._disconnect()
 
     def _master_changed(self) -> None:
         if self._master_address() != self._address:
-            self._role_changed()
+            self.role_changed()
 
     # --- others if a controller elects masters ---------------------------------------------------
 

@@ -142,6 +142,10 @@ class SendingFeature(BrokerFeature):
         """Validate sends by the changed settings."""
         self._validation.change(self._rules())
 
+    def role_changed(self) -> None:
+        """Refuse all sends of a slave."""
+        self.flow.role_changed()
+
     def refuse(self) -> None:
         """Refuse all sends."""
         self.flow.stop()

@@ -86,8 +86,7 @@ class FlowControl:
         self._late = RateLimitedLog(log, "times the event loop was blocked")
         self.waiting = 0
         """Sends that are stored and wait for the disk or a replica."""
-        role.on_change(self._role_changed)
-        self._role_changed()
+        self.role_changed()
 
     def refusal(self) -> ResponseError | None:
         """Return why a send must be refused now, or None; called for each send."""
@@ -100,14 +99,15 @@ class FlowControl:
         self._is_stopping = True
         self._close(broker_stopping())
 
-    def _role_changed(self) -> None:
+    def role_changed(self) -> None:
+        """Refuse all sends of a slave; call it after each change of the role."""
         if not self._is_stopping:
             self._close(sent_to_slave() if self._role.is_slave else self.lack_of_replicas)
 
     def replicas_changed(self, lack: ResponseError | None) -> None:
         """Refuse sends that wait for replicas for a reason, or accept them again."""
         self.lack_of_replicas = lack
-        self._role_changed()
+        self.role_changed()
 
     def _close(self, reason: ResponseError | None) -> None:
         self._closed = self._slow = reason

@@ -188,9 +188,9 @@ class CheckService:
             works="transaction checks work again",
             name="group",
         )
-        role.on_change(self._role_changed)
 
-    def _role_changed(self) -> None:
+    def role_changed(self) -> None:
+        """Begin again with the first half message; call it after each change of the role."""
         self._scanned_to = 0
         self._immune, self._immune_until = array("q"), array("q")
 

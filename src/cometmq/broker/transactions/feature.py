@@ -147,6 +147,8 @@ class TransactionsFeature(BrokerFeature):
 
     def role_changed(self) -> None:
         """Forget what a slave gets with the log; let a new master wait with what it stores."""
+        if (checks := self._checks.made()) is not None:
+            checks.role_changed()
         if self._core.role.is_slave:
             self.half_queue.unload()
         else:

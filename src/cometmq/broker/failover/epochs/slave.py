@@ -99,7 +99,7 @@ class EpochLogCopy(LogCopy):
         self.own_id = own_id
         if address != self._followed:
             self._followed = address
-            self._role_changed()
+            self.role_changed()
 
     def _master_address(self) -> str:
         return self._followed

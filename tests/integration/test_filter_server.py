@@ -75,6 +75,7 @@ async def filter_server(cluster: Cluster, **settings: str) -> AsyncIterator[Filt
     values = {
         "connectWhichBroker": cluster.broker_addresses[0],
         "clientUploadFilterClassEnable": "true",
+        "filterClassTimeoutMills": "60000",  # a busy machine may take seconds for a pull
         **settings,
     }
     server = FilterServer(load(SETTINGS, known_keys=FILTERSRV_KEYS, command_line=values))

@@ -7,8 +7,10 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from simulation.layouts import Layout
-from simulation.machines import HA_PORT, BrokerMachine, ControllerMachine, Machine
+from cometmq.broker.replication.master import FIRST_REPORT_S
+from simulation.layouts import LAYOUTS, Layout
+from simulation.machines import HA_PORT, POWER_LOST, BrokerMachine, ControllerMachine, Machine
+from simulation.strangers import Stranger
 from support.etcd_model import Link
 
 if TYPE_CHECKING:
@@ -20,10 +22,16 @@ ISOLATED_S_MAX = 8.0
 """More than the heartbeat timeout of controllers here."""
 SLOW_SYNC_S_MAX = 7.0
 """More than ``syncFlushTimeout``."""
-SETS = "/brokerSets/"
-"""A part of the names of those keys in etcd that are backed up."""
 JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
 LOOK_S = 0.05
+HEARTBEAT_S = 1.1
+"""After that the controllers have heard what the brokers know."""
+STRANGER = "stranger: "
+"""Precedes what a stranger does, in the counts."""
+KEPT_OUT_S_MAX = FIRST_REPORT_S
+"""For so long strangers may keep a slave from the log."""
+Kind = Callable[["Faults"], Coroutine[Any, Any, "bool | None"]]
+"""Lets a fault happen; returns False if it cannot happen now."""
 
 
 class Faults:
@@ -37,10 +45,23 @@ class Faults:
         self._world = world
         self._chance = world.chance
         self._kinds = self.kinds(world.layout)
+        turn = world.chance.seed // len(LAYOUTS) % len(self._kinds)
+        self._first: Kind | None = self._kinds[turn]
+        """What happens first: so the worlds of a layout have all kinds."""
 
     @classmethod
-    def kinds(cls, layout: Layout) -> list[Callable[[Faults], Coroutine[Any, Any, None]]]:
+    def kinds(cls, layout: Layout) -> list[Kind]:
         """Return the faults of a cluster; those that stand there twice are likelier."""
+        kinds = cls._all_kinds(layout)
+        return [kind for kind in kinds if not layout.faults or kind.__name__ in layout.faults]
+
+    @classmethod
+    def counted(cls, layout: Layout) -> set[str]:
+        """Return the names under which faults of a cluster are counted, without `STRANGER`."""
+        return {kind.__name__ for kind in cls.kinds(layout)} | {POWER_LOST}
+
+    @classmethod
+    def _all_kinds(cls, layout: Layout) -> list[Kind]:
         kinds = [
             cls.kill_broker,
             cls.kill_broker,
@@ -56,19 +77,24 @@ class Faults:
             cls.clock_jump,
             cls.disk_error,
             cls.blackout,
+            cls.stop_broker,
+            cls.stranger,
+            cls.stranger,
         ]
         if layout.controllers:
             kinds += [cls.kill_controller, cls.cut_etcd, cls.kill_master, cls.elect]
             kinds += [cls.isolate_master] * 2
-            kinds += [cls.stall_log, cls.stop_broker, cls.copy_store, cls.copy_in_place]
+            kinds += [cls.stall_log, cls.copy_store, cls.copy_in_place]
             kinds += [cls.empty_etcd, cls.restore_etcd, cls.put_back_store]
+            kinds += [cls.empty_store, cls.empty_all_but_id]
         return kinds
 
     async def happen(self) -> None:
-        """Let one fault happen."""
-        kind = self._kinds[self._chance.below(len(self._kinds))]
-        self._world.history.faults[kind.__name__] += 1
-        await kind(self)
+        """Let one fault happen, and count it, unless it cannot happen now."""
+        kind = self._first or self._kinds[self._chance.below(len(self._kinds))]
+        self._first = None
+        if await kind(self) is not False:
+            self._world.history.faults[kind.__name__] += 1
 
     def end(self) -> None:
         """End what lasts: the cluster is whole again, and fast."""
@@ -109,13 +135,12 @@ class Faults:
         await self._restart(machine)
 
     async def power_cut(self) -> None:
-        """At once, or at one of the next operations of the disk."""
+        """At once, or at one of the next operations of the disk; or the process is killed."""
         machine = self._broker()
-        has_power_cuts = self._world.may_lose_power(machine)
-        if has_power_cuts and self._chance.below(2):
+        if self._world.may_lose_power(machine) and self._chance.below(2):
             machine.cut_at_operation(1 + self._chance.below(40))
             await self._wait_for_death(machine)
-        machine.crash(power=has_power_cuts)
+        machine.crash(power=machine.disk.is_off or self._world.may_lose_power(machine))
         await self._restart(machine)
 
     async def blackout(self) -> None:
@@ -221,10 +246,40 @@ class Faults:
     # --- stores, and what etcd knows of them ------------------------------------------------------
 
     async def stop_broker(self) -> None:
-        """A clean stop, and a start."""
+        """A clean stop, after which any machine may lose its power, and a start."""
         machine = self._broker()
-        await machine.stop()
+        await machine.stop(power=self._chance.below(2) == 1)
         await self._restart(machine)
+
+    async def empty_store(self) -> bool:
+        """The disk of a broker is replaced by an empty one; another member has all that it had.
+
+        It gets another id, and an operator removes the old one.
+        """
+        return await self._empty(keeps_identity=False)
+
+    async def empty_all_but_id(self) -> bool:
+        """The store of a broker is gone, its id and names are not."""
+        return await self._empty(keeps_identity=True)
+
+    async def _empty(self, *, keeps_identity: bool) -> bool:
+        world, machine = self._world, self._broker()
+        names = machine.names
+        if names is None or not world.has_copy(machine):
+            return False
+        if self._chance.below(2):
+            await machine.stop(power=False)
+        else:
+            machine.crash(power=False)
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        if not world.has_copy(machine):
+            machine.start()
+            return False
+        machine.empty(keeps_identity=keeps_identity)
+        machine.start()
+        if not keeps_identity:
+            world.forget(names.broker_id)
+        return True
 
     async def copy_store(self) -> None:
         """A copy of a store runs on another machine beside the original, and is lost for ever."""
@@ -250,44 +305,99 @@ class Faults:
             machine.disk.put_back(copy.disk.image())
         await self._restart(machine)
 
-    async def put_back_store(self) -> None:
+    async def put_back_store(self) -> bool:
         """A slave gets back what its disk had earlier, if another member has all that it had."""
         machine = self._broker()
         image = machine.disk.image()
         await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
         masters = [each for each in self._world.brokers if each.is_up and not each.is_slave]
         if not machine.is_up or not machine.is_slave or not masters:
-            return
+            return False
         machine.crash(power=False)
         self._world.note(f"put back {machine.name}")
         await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
         machine.disk.put_back(image)
         machine.start()
+        return True
 
     async def empty_etcd(self) -> None:
-        """The broker sets are gone; perhaps another broker registers; then a backup is restored."""
+        """The broker sets are gone; perhaps others register; then a backup is restored.
+
+        Of two others, the second one ends before, so that its id is free.
+        """
         world = self._world
-        backup = world.etcd.backup(SETS)
+        backup = world.backup_etcd()
         world.note("etcd is emptied")
-        world.etcd.clear(SETS)
-        stranger = world.stranger() if self._chance.below(2) else None
-        if stranger is not None:
-            stranger.start()
+        world.clear_etcd()
+        others = [world.newcomer(number) for number in range(self._chance.below(3))]
+        for other in others:
+            other.start()
+            await asyncio.sleep(self._chance.fraction())
+        if len(others) > 1:
+            others.pop().crash(power=False)
         await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
-        if stranger is not None:
-            stranger.crash(power=False)
-        world.etcd.restore(backup)
+        for other in others:
+            other.crash(power=False)
+        world.restore_etcd(backup)
         world.note("etcd is restored")
 
     async def restore_etcd(self) -> None:
-        """etcd gets an older backup, while the brokers run."""
-        world = self._world
-        backup = world.etcd.backup(SETS)
-        await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
-        world.etcd.restore(backup)
+        """etcd gets an older backup, while the brokers run.
+
+        Perhaps a slave has left the in-sync set since, and an operator names it the next master.
+        """
+        world, chance, master = self._world, self._chance, self._master()
+        backup = world.backup_etcd()
+        slaves = world.slaves_of(master) if chance.below(2) else []
+        slave = slaves[chance.below(len(slaves))] if slaves else None
+        if slave is not None:
+            world.note(f"partition {master.name} {slave.name}")
+            world.network.partition(master.name, slave.name)
+            world.network.partition(slave.name, master.name)
+        await asyncio.sleep(chance.fraction() * ISOLATED_S_MAX)
+        world.restore_etcd(backup)
         world.note("etcd is restored from an older backup")
+        if slave is not None:
+            if (names := slave.names) is not None:
+                await asyncio.sleep(HEARTBEAT_S + chance.fraction() * DOWN_S_MAX)
+                world.operate(names.broker_id)
+                await asyncio.sleep(1.0)
+            world.network.heal()
 
     # --- network --------------------------------------------------------------------------------
+
+    async def stranger(self) -> None:
+        """A hostile peer on the port of the log; a slave that was connected stays so.
+
+        A slave that starts meanwhile is connected soon.
+        """
+        world, chance, master = self._world, self._chance, self._master()
+        names = list(Stranger.kinds())
+        kind = names[chance.below(len(names))]
+        world.note(f"stranger at {master.name}: {kind}")
+        world.history.faults[f"{STRANGER}{kind}"] += 1
+        stranger = Stranger(world, master)
+        world.strangers.append(stranger)
+        hosts = master.connected_slaves()
+        slaves = [each for each in world.slaves_of(master) if each.ip in hosts]
+        process = master.process
+        if slaves and chance.below(3) == 0:
+            slave = slaves[chance.below(len(slaves))]
+            slave.crash(power=False)
+            slave.start()
+        began_s = world.loop.now_s
+        await stranger.stay(kind, began_s + chance.fraction() * PARTITION_S_MAX)
+
+        def kept_out() -> list[str]:
+            is_master = master.process is process and master.is_up and not master.is_slave
+            here = master.connected_slaves()
+            living = [s for s in slaves if is_master and s.is_up and s.is_slave]
+            return [slave.name for slave in living if slave.ip not in here]
+
+        while kept_out() and world.loop.now_s < began_s + KEPT_OUT_S_MAX:
+            await stranger.stay(kind, world.loop.now_s + LOOK_S)
+        if found := kept_out():
+            world.history.failures.append(f"kept out: {found} by a stranger at {master.name}")
 
     async def stall_log(self) -> None:
         """Nothing passes on the connections of the log, though all else does."""

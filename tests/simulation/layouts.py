@@ -19,7 +19,8 @@ class Layout:
     """The brokers of a cluster, and what may happen to them.
 
     A master with slaves does not lose its power: it sends its log to them before it is on its disk,
-    and may come back with less than they have. RocketMQ's protocol does not know of that.
+    and may come back with less than they have. RocketMQ's protocol does not know of that. With a
+    controller it may, if another living member of the in-sync set has all that was acknowledged.
     """
 
     name: str
@@ -29,7 +30,8 @@ class Layout:
     settings: dict[str, str] = field(default_factory=lambda: SYNC)
     master_settings: dict[str, str] = field(default_factory=dict)
     has_power_cuts: bool = True
-    """Whether machines without slaves may lose their power."""
+    """Whether machines without slaves, and all machines of elected masters, may lose their power at
+    any time."""
     loses_master: bool = False
     """Whether the first master is lost for ever at the end, and its slave takes its place."""
     controllers: int = 0
@@ -38,6 +40,10 @@ class Layout:
     """How many brokers have the name of a master, if controllers elect it."""
     load_s: float = 8.0
     """How long, in virtual time, there is load and faults happen."""
+    needs_tickets: bool = False
+    """Whether masters send the log only to slaves with a ticket, as with access control."""
+    faults: tuple[str, ...] = ()
+    """The only faults that happen; empty for all."""
 
     @property
     def creates_topic(self) -> bool:
@@ -51,14 +57,30 @@ class Layout:
 LAYOUTS = (
     Layout("one broker"),
     Layout("one broker, asynchronous flush", settings=ASYNC, has_power_cuts=False),
-    Layout("synchronous slave", slaves=1, master_settings={"brokerRole": "SYNC_MASTER"}),
+    Layout(
+        "synchronous slave",
+        slaves=1,
+        master_settings={"brokerRole": "SYNC_MASTER"},
+        needs_tickets=True,
+    ),
     Layout("asynchronous slaves", slaves=2, settings=ASYNC),
     Layout(
-        "lost master", slaves=1, master_settings={"brokerRole": "SYNC_MASTER"}, loses_master=True
+        "lost master",
+        slaves=1,
+        master_settings={"brokerRole": "SYNC_MASTER"},
+        loses_master=True,
+        needs_tickets=True,
     ),
     Layout("three masters", masters=("broker-a", "broker-b", "broker-c")),
     Layout("two masters, one with a slave", masters=("broker-a", "broker-b"), slaves=1),
-    Layout("elected", settings=SYNC | ELECTED, controllers=2, replicas=3, load_s=15.0),
+    Layout(
+        "elected",
+        settings=SYNC | ELECTED,
+        controllers=2,
+        replicas=3,
+        load_s=15.0,
+        needs_tickets=True,
+    ),
     Layout(
         "elected, asynchronous flush",
         settings=ASYNC | ELECTED | {"minInSyncReplicas": "2"},

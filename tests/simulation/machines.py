@@ -12,6 +12,7 @@ from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.core import Core
 from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.broker.failover.epochs.epoch_file import Epoch
+from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.model.errors import StoreError
@@ -29,6 +30,8 @@ from support.power_files import Fault, PowerCutError, PowerFiles
 if TYPE_CHECKING:
     from simulation.world import World
 
+POWER_LOST = "power_lost"
+"""The name under which losses of power of brokers are counted."""
 STOP_S = 20.0
 """How long, in virtual time, a broker has to stop."""
 TOPIC = "orders"
@@ -129,6 +132,7 @@ class Machine:
         self.process.die()
         self.disk.process = None
         if power:
+            self.world.history.faults[POWER_LOST] += isinstance(self, BrokerMachine)
             self.disk.power_on()
         else:
             self.disk.kill()
@@ -171,6 +175,8 @@ class ControllerMachine(Machine):
         super().__init__(world, name, ip)
         self.etcd = ModelEtcd(store, world.network.delay_s)
         """The connection to etcd, which faults cut."""
+        self.configuration: Configuration | None = None
+        """The settings of the process that was started last."""
 
     async def _run(self, process: Process) -> None:
         configuration = Configuration.of(
@@ -186,6 +192,7 @@ class ControllerMachine(Machine):
             TlsSettings(mode="disabled"),
             TlsClientSettings(),
         )
+        self.configuration = configuration
         await Controller(configuration, self.etcd, clock=process).start()
 
 
@@ -234,6 +241,11 @@ class BrokerMachine(Machine):
         core = self._core
         return core is None or core.role.is_slave
 
+    def start(self) -> None:
+        """Boot, and start the process; what the one before had is gone."""
+        self.broker = None
+        super().start()
+
     async def _run(self, process: Process) -> None:
         configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self.settings)
         self.broker = Broker(configuration, clock=process, files=self.disk)
@@ -242,6 +254,8 @@ class BrokerMachine(Machine):
         except StoreError as problem:
             self.world.history.failures.append(f"{self.name} does not start: {problem}")
             return
+        # Access control sets that, and takes other ways through the builds.
+        self.broker.features.replication.master._needs_greeting = self.world.layout.needs_tickets
         if self.is_elected:
             role = self.broker.core.role
             role.on_change(lambda: self.world.note(f"{role.name} {self.name}"))
@@ -250,19 +264,37 @@ class BrokerMachine(Machine):
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
             await self.broker.core.topics.create_all([config])
 
-    async def stop(self) -> None:
-        """Stop the process as SIGTERM does; a store that cannot be closed is left as it is."""
+    async def stop(self, *, power: bool) -> None:
+        """Stop the process as SIGTERM does; a store that cannot be closed is left as it is.
+
+        Args:
+            power: whether the power fails after that, if the store was closed.
+        """
         process, broker = self.process, self.broker
-        if process is None or broker is None or not self.is_up or self._core is None:
+        if process is None or broker is None or self._core is None:
+            self.crash(power=False)  # it is starting
             return
         self.world.note(f"stop {self.name}")
         task = process.spawn(self._stop(broker))
         await asyncio.wait([task], timeout=STOP_S)
-        self.crash(power=False)
+        self.crash(power=power and task.done() and task.result())
 
-    async def _stop(self, broker: Broker) -> None:
+    async def _stop(self, broker: Broker) -> bool:
         with contextlib.suppress(StoreError):
             await broker.stop()
+            return True
+        return False
+
+    def empty(self, *, keeps_identity: bool) -> None:
+        """Empty the store while the process is down, perhaps all but its id and names."""
+        self.world.note(f"empty {self.name} keeps_identity={keeps_identity}")
+        self.disk.put_back(
+            {
+                path: data
+                for path, data in self.disk.image().items()
+                if keeps_identity and path.name.startswith(("brokerIdentity", "storeIdentity"))
+            }
+        )
 
     # --- what it has ----------------------------------------------------------------------------
 
@@ -276,6 +308,23 @@ class BrokerMachine(Machine):
     @property
     def _store(self) -> MessageStore | None:
         return None if self._core is None else self._core.store
+
+    @property
+    def names(self) -> SlaveNames | None:
+        """What it says of itself to controllers and masters; None before it has an id."""
+        if self.broker is None or self._core is None:
+            return None
+        elected = self.broker.features.failover.elected
+        if elected is None or elected._names.identity is None:
+            return None
+        names = elected.slave_names()
+        return names if names.broker_id > 0 else None
+
+    def connected_slaves(self) -> set[str]:
+        """Return the addresses of the slaves to which it sends its log."""
+        if self.broker is None or self._core is None:
+            return set()
+        return {slave.host for slave in self.broker.features.replication.master.slaves}
 
     def log_end(self) -> tuple[int, int] | None:
         """Return where its log ends, for itself and for readers; None if it does not run."""
@@ -295,7 +344,7 @@ class BrokerMachine(Machine):
         assert elected is not None
         epochs = elected.epochs
         ends = [epoch.start for epoch in epochs[1:]] + [self.broker.core.store.written_to]
-        return [epoch for epoch, end in zip(epochs, ends, strict=True) if epoch.start != end]
+        return [epoch for epoch, end in zip(epochs, ends, strict=False) if epoch.start != end]
 
     def differences_from(self, master: BrokerMachine) -> list[str]:
         """Return where log and queues differ from those of its master, as far as both have them."""

@@ -8,7 +8,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
@@ -86,8 +86,28 @@ _import_all()
 _CLOCKS = _clocks()
 
 
+class _CheckedStore(MessageStore):
+    """A store of which no confirmed record is erased, unless a folder beside the log has it."""
+
+    def truncate_log(self, offset: int, prepare: Callable[[int], object] = lambda _: None) -> None:
+        confirmed_to, parts, at = self.confirmed_to if self.confirms else 0, [], offset
+        while at < confirmed_to and (data := self.log_bytes(at, confirmed_to - at)) is not None:
+            parts.append(bytes(data))
+            at += len(data)
+        super().truncate_log(offset, prepare)
+        root = self.paths.aside
+        kept = [
+            self._files.read(root / folder / "commitlog" / entry.name) or b""
+            for folder in (self.folders_aside if parts else ())
+            for entry in self._files.entries(root / folder / "commitlog")
+        ]
+        if any(not any(part in data for data in kept) for part in parts):
+            found = f"erased: the log has lost what was confirmed from {offset} to {confirmed_to}"
+            _now[-1].failures.append(found)
+
+
 def _store(settings: StoreSettings, *, threaded: bool, **parts: Any) -> MessageStore:
-    return MessageStore(settings, **parts)
+    return _CheckedStore(settings, **parts)
 
 
 def _write_batch(loop: Any) -> wire.WriteBatch:

@@ -13,6 +13,8 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 
+import msgspec
+
 from cometmq.client import (
     LocalState,
     Message,
@@ -23,9 +25,10 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client._connection import instance
+from cometmq.controller.broker_set import REPLACED, VERIFIED, BrokerSet, Epochs
 from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import ControllerElectMasterRequest
+from cometmq.protocol.headers import CleanBrokerDataRequest, ControllerElectMasterRequest
 from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
 from simulation.history import History, QueuePosition, Send, SendType
@@ -45,12 +48,17 @@ from simulation.machines import (
 )
 from simulation.network import Network
 from simulation.replacements import replaced
+from simulation.strangers import Stranger
 from support.etcd_model import EtcdStore
 from support.randomness import SeededRandomness
 
 RETRIES = 2
 SETTLE_S = 240.0
 """How long, in virtual time, the cluster has to deliver everything once all faults are over."""
+SETS = "/brokerSets/"
+"""A part of the names of the keys in etcd with broker sets."""
+CLEANS_MAX = 60
+"""How often, once a second, an operator tries to remove the id of a store that is gone."""
 PROMOTED_S = 5.0
 """How long there is load after a slave has taken the place of its master."""
 
@@ -74,6 +82,7 @@ class World:
         self.is_over = False
         self.disks: list[Disk] = []
         self.consumers: list[Process] = []
+        self.strangers: list[Stranger] = []
         self._started = 0
         self._processes: list[Process] = []
         self._sent = 0
@@ -90,6 +99,8 @@ class World:
         )
         self.etcd = EtcdStore(self.loop.time)
         """What the controllers keep."""
+        self._newest: Epochs = (0, 0)
+        """The newest epochs of the broker set, when etcd was restored."""
         self.controllers = [
             ControllerMachine(self, f"controller-{number}", self._ip(), self.etcd)
             for number in range(1, self.layout.controllers + 1)
@@ -137,17 +148,21 @@ class World:
         self.note(f"copy {machine.name}")
         return copy
 
-    def stranger(self) -> BrokerMachine:
+    def newcomer(self, number: int) -> BrokerMachine:
         """Return a new machine with an empty disk, whose broker has the name of the others.
 
         No name server shows it: clients would send to it, and its disk is lost in the end.
+
+        Args:
+            number: a part of its name.
         """
         first = self.brokers[0]
-        stranger = BrokerMachine(
-            self, f"{first.broker_name}-new", self._ip(), first.broker_name, first.own_settings
+        newcomer = BrokerMachine(
+            *(self, f"{first.broker_name}-new-{number}", self._ip(), first.broker_name),
+            first.own_settings,
         )
-        stranger.settings["namesrvAddr"] = f"{self._ip()}:{NAME_SERVER_PORT}"
-        return stranger
+        newcomer.settings["namesrvAddr"] = f"{self._ip()}:{NAME_SERVER_PORT}"
+        return newcomer
 
     def slaves_of(self, master: BrokerMachine) -> list[BrokerMachine]:
         """Return the machines that copy the log of another one."""
@@ -162,8 +177,109 @@ class World:
         if not isinstance(machine, BrokerMachine):
             return True
         if machine.is_elected:
-            return self.layout.has_power_cuts
+            return self.layout.has_power_cuts or self.has_copy(machine)
         return machine.is_slave or (self.layout.has_power_cuts and not self.slaves_of(machine))
+
+    def backup_etcd(self) -> dict[str, bytes]:
+        """Return the broker sets."""
+        return self.etcd.backup(SETS)
+
+    def clear_etcd(self) -> None:
+        """Let etcd have no broker sets."""
+        self.etcd.clear(SETS)
+
+    def restore_etcd(self, backup: dict[str, bytes]) -> None:
+        """Let etcd have broker sets as they were; it may have newer ones, or none."""
+        known = self._broker_set()
+        if known is not None and known.set_id == self._set_of(backup).set_id:
+            self._newest = max(self._newest, known.epochs)
+        self.etcd.restore(backup)
+
+    def _broker_set(self) -> BrokerSet | None:
+        """The broker set of the first name, as etcd has it."""
+        found = self.etcd.backup(f"{SETS}{self.layout.masters[0]}")
+        return self._set_of(found) if found else None
+
+    @staticmethod
+    def _set_of(backup: dict[str, bytes]) -> BrokerSet:
+        (value,) = backup.values()
+        return msgspec.json.decode(value, type=BrokerSet)
+
+    def _members(self) -> list[BrokerMachine]:
+        """Return the living members of the in-sync set whose log was compared.
+
+        As long as etcd knows less than it has known, it does not say who the members are.
+        """
+        known = self._broker_set()
+        if known is None or known.epochs < self._newest:
+            return []
+        found = []
+        for machine in self.brokers:
+            names = machine.names
+            replica = None if names is None else known.replicas.get(names.broker_id)
+            if (
+                names is not None
+                and replica is not None
+                and names.broker_id in known.in_sync
+                and replica.incarnation == names.incarnation
+                and replica.log_state == VERIFIED
+            ):
+                found.append(machine)
+        return found
+
+    def has_copy(self, machine: BrokerMachine) -> bool:
+        """Whether another living broker has all that was acknowledged."""
+        return any(member is not machine for member in self._members())
+
+    def _check_members(self, name: str, log_offset: int) -> None:
+        """Fail if a member of the in-sync set lacks a message that is acknowledged now."""
+        for member in self._members():
+            end = member.log_end()
+            if end is not None and end[0] <= log_offset:
+                self.history.failures.append(
+                    f"early: {name} at log offset {log_offset} was acknowledged, but the log of"
+                    f" the member {member.name} ends at {end[0]} at {self.loop.now_s:.6f}"
+                )
+
+    def forget(self, number: int) -> None:
+        """Let the controllers forget the broker with an id, whose store is gone."""
+        process = self.process("operator", self._ip())
+        process.spawn(self._clean(number)).add_done_callback(lambda _: process.die())
+
+    def _elect_unclean(self) -> None:
+        """Let the broker with the largest log be elected, if the set waits for lost messages.
+
+        Members have failed at once, and of one the store was replaced, or it has lost its end with
+        the power: then the controllers cannot know whether another one has all.
+        """
+        known = self._broker_set() if self.controllers else None
+        if known is None or known.master_id is not None:
+            return
+        states = [known.replicas[number].log_state for number in known.in_sync]
+        if REPLACED in states or not self.layout.has_power_cuts:
+            for machine in self.controllers:
+                assert machine.configuration is not None
+                machine.configuration.set({"enableElectUncleanMaster": "true"})
+
+    async def _clean(self, number: int) -> None:
+        header = CleanBrokerDataRequest(
+            cluster_name="DefaultCluster",
+            broker_name=self.layout.masters[0],
+            broker_controller_ids_to_clean=str(number),
+        )
+        client = RemotingClient(RemotingSettings())
+        for _ in range(CLEANS_MAX):
+            await asyncio.sleep(1.0)
+            known = self._broker_set()
+            if known is not None and number not in known.replicas:
+                break
+            for machine in self.controllers:
+                with suppress(CometError):
+                    address = f"{machine.ip}:{CONTROLLER_PORT}"
+                    code = RequestCode.CLEAN_BROKER_DATA
+                    found = await client.call(address, code, header, timeout=3.0)
+                    self.note(f"clean {number} by {machine.name}: {found.code}")
+        await client.close()
 
     def operate(self, number: int) -> None:
         """Ask the controllers to elect the broker with that id."""
@@ -252,6 +368,8 @@ class World:
         await asyncio.wait([sending])
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
+            if until_s - self.loop.now_s < SETTLE_S / 2:
+                self._elect_unclean()
             await asyncio.sleep(1.0)
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
         while self.loop.now_s < until_s and self._lagging():  # a transaction was checked meanwhile
@@ -263,6 +381,8 @@ class World:
             has_lost_master=self.layout.loses_master,
         )
         self.history.failures += self._different_copies()
+        for stranger in self.strangers:
+            self.history.failures += stranger.kept_open()
 
     async def _replace_master(self) -> None:
         """Lose the machine of the master for ever, and let its slave take its place.
@@ -354,6 +474,8 @@ class World:
         if receipt.status is SendStatus.SEND_OK:
             send.is_acknowledged = True
             send.position = position if type_ is SendType.PLAIN else None
+            if self.controllers:
+                self._check_members(name, int(receipt.offset_message_id[-16:], 16))
 
     async def execute(self, message: Message, argument: object) -> LocalState:
         """Run the local transaction of a message; sometimes the broker has to ask later."""

@@ -21,6 +21,9 @@ from support.randomness import SeededRandomness
 EPOCH_MS = 1_700_000_000_000
 RESOLUTION_S = time.get_clock_info("monotonic").resolution
 """Timers so near to each other are due at the same time."""
+UNCLOSED = "ignore:unclosed :ResourceWarning"
+"""A filter of warnings: a process that died has closed no client. A collection notices it, which
+Python 3.14 begins at other times than older ones."""
 
 
 class Process:

@@ -9,11 +9,13 @@ import pytest
 
 from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.client import Message, Producer, SendStatus
-from simulation.kernel import PROCESS
+from simulation.kernel import PROCESS, UNCLOSED
 from simulation.layouts import LAYOUTS
 from simulation.machines import TOPIC, SimulatedCommit
 from simulation.replacements import replaced
 from simulation.world import World
+
+pytestmark = pytest.mark.filterwarnings(UNCLOSED)
 
 LAYOUT = next(layout for layout in LAYOUTS if layout.name == "synchronous slave")
 SENDS = 20

@@ -28,11 +28,14 @@ from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.store import message_store
 from cometmq.store.recovery import Recovery, Redispatched
 from simulation.faults import STRANGER, Faults
+from simulation.kernel import UNCLOSED
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import SimulatedCommit
 from simulation.strangers import Stranger
 from simulation.world import simulate
 from support.tiers import rounds
+
+pytestmark = pytest.mark.filterwarnings(UNCLOSED)
 
 REPLAY = Path(__file__).with_name("replay.py")
 SEEDS = rounds(test=300, long=10_000)

@@ -69,6 +69,9 @@ async def test_a_consumer_that_is_assigned_no_queues_waits_for_some() -> None:
 async def test_a_run_without_subscriptions_is_warned_of_once(
     kind: type[PushConsumer | PopConsumer], subscribes: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def lines() -> list[str]:
+        return [line for line in caplog.messages if line.startswith(NO_SUBSCRIPTIONS)]
+
     async with ScriptedCluster([GroupBroker()]) as cluster:
         consumer = kind(
             cluster.address,
@@ -77,12 +80,11 @@ async def test_a_run_without_subscriptions_is_warned_of_once(
             subscriptions={"unknown": "*"} if subscribes else None,
         )
         running = asyncio.create_task(consumer.run())
-        await until(lambda: consumer.running)
+        await until(lambda: consumer.running and (subscribes or lines()))
         await consumer.close()
         await running
 
-    lines = [line for line in caplog.messages if line.startswith(NO_SUBSCRIPTIONS)]
-    assert len(lines) == (0 if subscribes else 1)
+    assert len(lines()) == (0 if subscribes else 1)
 
 
 def consumers(address: str, **options: Any) -> list[Any]:

@@ -16,8 +16,9 @@ import pytest
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.pulling.long_polling import HeldPull
 from cometmq.broker.transactions.half_message import half_properties
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import CometError, ConfigError, StoreError
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
@@ -442,6 +443,27 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
         assert message.body == body
     late = {answer.code for answer in answers if answer.code != 0}
     assert late <= {ResponseCode.PULL_OFFSET_MOVED}
+
+
+# --- a log that is truncated ---------------------------------------------------------------------
+
+
+async def test_offsets_are_on_the_disk_before_a_truncation_that_was_refused_at_first(
+    start: Start,
+) -> None:
+    """After a crash the group would skip what the new master stores in place of the messages."""
+    running = await start()
+    assert (await running.send(b"x")).code == 0
+    core, disk = running.broker.core, running.disk
+    core.offsets.commit("g", "t", 0, 1)
+    core.persist_offsets()
+    disk.fail_sync = True
+    with pytest.raises(StoreError, match="the disk is gone"):
+        running.broker.life.before_truncation(0)
+    disk.fail_sync = False
+    running.broker.life.before_truncation(0)
+    stored = (core.configuration[StoreSettings].root / "config/consumerOffset.json").read_bytes()
+    assert fastjson.loads(stored)["offsetTable"]["t@g"] == {"0": 0}
 
 
 # --- starting and stopping ----------------------------------------------------------------------

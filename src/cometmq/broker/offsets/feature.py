@@ -96,8 +96,8 @@ class OffsetsFeature(BrokerFeature):
             end = store.end_at(topic, queue_id, log_end)
             return end, store.next_offset(topic, queue_id)
 
-        if self._core.offsets.take_back(ends):
-            self._core.persist_offsets()
+        self._core.offsets.take_back(ends)
+        self._core.persist_offsets()  # also what was moved before a truncation that was refused
 
     def save(self) -> None:
         """Write the committed offsets."""

@@ -274,30 +274,26 @@ class OffsetStore:
             self._correct(key, next_offset)
         self._corrected.settle(now=True)
 
-    def take_back(self, ends: Callable[[str, int], tuple[int, int]]) -> bool:
+    def take_back(self, ends: Callable[[str, int], tuple[int, int]]) -> None:
         """Move offsets back that count messages which are about to be truncated.
 
         Without that they would count those that come in their place: the master has no offset of a
-        group that it does not know yet.
+        group that it does not know yet. Persist them before the log is truncated.
 
         Args:
             ends: returns the end that a queue gets, and the one that it has.
-
-        Returns:
-            Whether any was moved: write the file before the log is truncated.
         """
 
         def end_of(topic: str, queue_id: int) -> int:
             end, before = ends(topic, queue_id)
             return end if end < before else OFFSET_MAX
 
-        found = [self._correct(key, end_of) for key in self._table]
+        for key in self._table:
+            self._correct(key, end_of)
         self._corrected.settle(now=True)
-        return any(found)
 
-    def _correct(self, key: str, next_offset: Callable[[str, int], int]) -> bool:
-        """Move the offsets of a group in a topic back; return whether any was beyond an end."""
-        is_moved = False
+    def _correct(self, key: str, next_offset: Callable[[str, int], int]) -> None:
+        """Move the offsets of a group in a topic back that are beyond the end of their queue."""
         topic, _, group = key.partition("@")
         numbers = self._table.get(key, {})
         for queue_id, offset in numbers.items():
@@ -309,8 +305,7 @@ class OffsetStore:
                     *(group, topic, queue_id, offset, high),
                 )
                 numbers[queue_id] = high
-                self._changed = is_moved = True
-        return is_moved
+                self._changed = True
 
     def persist(self, flush_log: Callable[[], object]) -> None:
         """Write the file if anything has changed; return when it is on disk.

@@ -173,5 +173,5 @@ class TransactionsFeature(BrokerFeature):
 
     def before_truncation(self, log_end: int) -> None:
         """Let the transactions be undecided whose decisions are about to be truncated."""
-        if self.half_queue.take_back(log_end):
-            self._core.persist_offsets()
+        self.half_queue.take_back(log_end)
+        self._core.persist_offsets()

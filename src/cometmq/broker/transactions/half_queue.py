@@ -598,14 +598,13 @@ class HalfQueue:
             if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
                 self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
 
-    def take_back(self, log_end: int) -> bool:
+    def take_back(self, log_end: int) -> None:
         """Count the half messages as undecided whose op messages are about to be truncated.
+
+        Persist the committed offsets before the log is truncated.
 
         Args:
             log_end: the end that the log gets.
-
-        Returns:
-            Whether the committed offsets were moved back.
         """
         store = self._store
         committed = self._offsets.committed(GROUP, HALF_TOPIC, HALF_QUEUE) or 0
@@ -619,7 +618,7 @@ class HalfQueue:
         first = min(named, default=committed)
         half = next(store.written_units(HALF_TOPIC, HALF_QUEUE, first, first + 1), None)
         if first >= committed or half is None:
-            return False
+            return
         # The op messages of all half messages from there on are behind it.
         op_offset = min(op_end, store.end_at(OP_HALF_TOPIC, HALF_QUEUE, half[0]))
         log.warning(
@@ -629,7 +628,6 @@ class HalfQueue:
         )
         self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, first)
         self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, op_offset)
-        return True
 
     def _confirmed(self, base: int, op_offset: int) -> tuple[int, int] | None:
         """Return offsets to commit whose op messages cannot be truncated any more.

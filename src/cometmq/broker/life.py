@@ -14,13 +14,16 @@ they are built is that of their dependencies. A broker calls, one after the othe
 
 and in between, at any time, what has happened: `role_changed`, `settings_changed`,
 `connection_closed`, `before_truncation`. A hook that a feature does not need it leaves out.
+
+If a feature fails, the others are called all the same, except where something must not go on then:
+the start, `before_sends` and `before_truncation`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.broker.address import Endpoint
@@ -156,8 +159,7 @@ class Life:
 
     def role_changed(self) -> None:
         """See `BrokerFeature.role_changed`."""
-        for feature in self._features:
-            feature.role_changed()
+        self._tell(lambda feature: feature.role_changed())
 
     async def before_sends(self) -> None:
         """See `BrokerFeature.before_sends`."""
@@ -166,18 +168,20 @@ class Life:
 
     async def take_over(self) -> None:
         """See `BrokerFeature.take_over`."""
-        for feature in self._features:
-            await feature.take_over()
+        await _each(self._features, lambda feature: feature.take_over())
 
     async def settings_changed(self, changes: Mapping[str, str]) -> None:
-        """See `BrokerFeature.settings_changed`."""
-        for feature in self._features:
-            await feature.settings_changed(changes)
+        """See `BrokerFeature.settings_changed`.
+
+        Raises:
+            CometError: one of them could not apply the changes, the others have.
+        """
+        for problem in await _each(self._features, lambda each: each.settings_changed(changes)):
+            raise problem
 
     def connection_closed(self, connection: Connection) -> None:
         """See `BrokerFeature.connection_closed`."""
-        for feature in self._features:
-            feature.connection_closed(connection)
+        self._tell(lambda feature: feature.connection_closed(connection))
 
     def before_truncation(self, log_end: int) -> None:
         """See `BrokerFeature.before_truncation`."""
@@ -193,26 +197,41 @@ class Life:
             cold_reads: reads for the requests.
         """
         ports.stop_accepting()
-        for feature in self._features:
-            feature.refuse()
+        self._tell(lambda feature: feature.refuse())
         await roles.stop()
-        for feature in reversed(self._features):
-            await feature.end()
+        await _each(reversed(self._features), lambda feature: feature.end())
         cold_reads.close()
         await all_of(feature.drain() for feature in self._features)
-        for feature in self._features:
-            await feature.leave()
+        await _each(self._features, lambda feature: feature.leave())
         await ports.stop()
         await all_of(feature.close() for feature in self._features)
         await self.jobs.stop(JOBS_S)
 
     def save(self) -> None:
-        """See `BrokerFeature.save`; a failure of one does not stop the others."""
+        """See `BrokerFeature.save`."""
+        self._tell(lambda feature: feature.save())
+
+    def _tell(self, call: Callable[[BrokerFeature], object]) -> None:
+        """Call a hook of all features in their order; a failure of one does not stop the others."""
         for feature in self._features:
             try:
-                feature.save()
+                call(feature)
             except Exception:
-                log.exception("cannot write a table during shutdown")
+                log.exception("a feature failed feature=%s", type(feature).__name__)
+
+
+async def _each(
+    features: Iterable[BrokerFeature], call: Callable[[BrokerFeature], Awaitable[None]]
+) -> list[Exception]:
+    """Call a hook of one feature after the other; return the failures, which stop none of them."""
+    problems: list[Exception] = []
+    for feature in features:
+        try:
+            await call(feature)
+        except Exception as problem:
+            log.exception("a feature failed feature=%s", type(feature).__name__)
+            problems.append(problem)
+    return problems
 
 
 async def all_of(endings: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -539,6 +539,19 @@ async def test_sends_that_wait_end_when_another_master_is_elected(start: Start) 
     assert disks == [(False, None)]
 
 
+async def test_sends_that_wait_when_a_master_stops_are_sent_to_the_next_one(start: Start) -> None:
+    """Which may lack the message: with FLUSH_SLAVE_TIMEOUT a client takes it for sent."""
+    master = await start(1)
+    await master.lead(1, 2)
+    end = put(master.store, b"m").log_offset + 1
+    outcomes: list[int] = []
+    acknowledgements = master.replication.acknowledgements
+    acknowledgements.wait(end, outcomes.append)
+    assert outcomes == []
+    await acknowledgements.stop(0.0)
+    assert outcomes == [ResponseCode.SERVICE_NOT_AVAILABLE]
+
+
 async def test_what_was_stored_last_is_not_acknowledged_by_a_slave(start: Start) -> None:
     """A send whose response is due after the change of the role."""
     master = await start(1)

@@ -78,7 +78,7 @@ def trust_all(_before: object, _names: object, *, is_known: bool) -> str:
     return VERIFIED
 
 
-def wait_on(self: EpochAcknowledgements, code: int = 0) -> None:
+def wait_on(self: EpochAcknowledgements) -> None:
     """Do not end the waits of sends when another master is elected."""
 
 

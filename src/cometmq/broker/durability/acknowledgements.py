@@ -49,6 +49,9 @@ class Acknowledgements:
         slaves: returns the connected slaves.
     """
 
+    ended_code = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    """The outcome of waits that end because this broker is to be the master no more."""
+
     def __init__(
         self,
         role: Role,
@@ -137,7 +140,7 @@ class Acknowledgements:
             self._emptied.set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Wait for slaves at most so long; sends that still wait then get a timeout."""
+        """Wait for slaves at most so long; the waits that are left end then."""
         if self._waiting:
             self._emptied = asyncio.Event()
             try:
@@ -147,10 +150,10 @@ class Acknowledgements:
                 log.warning("sends still wait for slaves at the stop count=%d", len(self._waiting))
         self.end_all()
 
-    def end_all(self, code: int = ResponseCode.FLUSH_SLAVE_TIMEOUT) -> None:
-        """End all waits with a response code."""
+    def end_all(self) -> None:
+        """End all waits with `ended_code`."""
         while self._waiting:
-            _call(self._waiting.popleft()[2], int(code))
+            _call(self._waiting.popleft()[2], self.ended_code)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -41,6 +41,9 @@ class EpochAcknowledgements(Acknowledgements):
         in_sync: returns the in-sync set; None while this broker does not lead.
     """
 
+    ended_code = int(ResponseCode.SERVICE_NOT_AVAILABLE)
+    """Another master is elected, also if this one stops: clients send the message there again."""
+
     def __init__(
         self,
         role: Role,
@@ -83,7 +86,7 @@ class EpochAcknowledgements(Acknowledgements):
     def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:
         """Call ``on_outcome`` as a master does, or at once if this broker is none any more."""
         if self._in_sync() is None:
-            on_outcome(int(ResponseCode.SERVICE_NOT_AVAILABLE))
+            on_outcome(self.ended_code)
         else:
             super().wait(log_offset_end, on_outcome)
 

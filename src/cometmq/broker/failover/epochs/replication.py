@@ -29,7 +29,6 @@ from cometmq.broker.replication.greeting import check_process
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
-from cometmq.protocol.codes import ResponseCode
 from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.system.clock import Clock
 
@@ -224,7 +223,7 @@ class EpochReplication:
         self._moved.set()
         self._store.confirm(0)  # what readers have seen stays
         self.acknowledgements.refresh()
-        self.acknowledgements.end_all(ResponseCode.SERVICE_NOT_AVAILABLE)
+        self.acknowledgements.end_all()
         self._commit.end_all()
 
     # --- the in-sync set --------------------------------------------------------------------------

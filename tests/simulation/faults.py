@@ -24,8 +24,6 @@ SLOW_SYNC_S_MAX = 7.0
 """More than ``syncFlushTimeout``."""
 JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
 LOOK_S = 0.05
-HEARTBEAT_S = 1.1
-"""After that the controllers have heard what the brokers know."""
 STRANGER = "stranger: "
 """Precedes what a stranger does, in the counts."""
 KEPT_OUT_S_MAX = FIRST_REPORT_S
@@ -344,7 +342,8 @@ class Faults:
     async def restore_etcd(self) -> None:
         """etcd gets an older backup, while the brokers run.
 
-        Perhaps a slave has left the in-sync set since, and an operator names it the next master.
+        Perhaps a slave has left the in-sync set since, and an operator names it the next master,
+        perhaps before the next heartbeat.
         """
         world, chance, master = self._world, self._chance, self._master()
         backup = world.backup_etcd()
@@ -359,7 +358,7 @@ class Faults:
         world.note("etcd is restored from an older backup")
         if slave is not None:
             if (names := slave.names) is not None:
-                await asyncio.sleep(HEARTBEAT_S + chance.fraction() * DOWN_S_MAX)
+                await asyncio.sleep(chance.fraction() * DOWN_S_MAX)
                 world.operate(names.broker_id)
                 await asyncio.sleep(1.0)
             world.network.heal()

@@ -131,6 +131,10 @@ def hear_nothing(hear: Any) -> Any:
     return lambda self, header: Heard()
 
 
+def note_nothing(note: Any) -> Any:
+    return lambda self, known: None
+
+
 def take_any_set(check_set: Any) -> Any:
     return lambda *_: None
 
@@ -200,7 +204,11 @@ PLANTED = {
         EpochMasterConnection, "_join", keep_what_the_master_lacks, "elected"
     ),
     "acknowledges though the controllers know less": Planted(
-        ((ElectedRole, "_check_epochs", act_as_before), (LiveBrokers, "_hear", hear_nothing)),
+        (
+            (ElectedRole, "_check_epochs", act_as_before),
+            (LiveBrokers, "_hear", hear_nothing),
+            (LiveBrokers, "note", note_nothing),
+        ),
         "elected",
         ("restore_etcd",),
         first_seed=1,

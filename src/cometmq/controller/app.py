@@ -116,7 +116,7 @@ class Controller:
             now_s=self._clock.monotonic,
         )
         """Which controller of the group is active."""
-        table = BrokerSetTable(etcd, prefix)
+        table = BrokerSetTable(etcd, prefix, note=self._live.note)
         self._elections = Elections(
             table,
             self._live,

@@ -93,11 +93,14 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The largest numbers in the heartbeats of a broker set, also of brokers that are lost."""
+    """The largest numbers in the heartbeats of a broker set, also of brokers that are lost.
+
+    Epochs are also those that the controller itself has read from etcd, or written.
+    """
 
     epochs: Epochs = (0, 0)
     by: int = NO_ID
-    """The broker that knew those epochs first."""
+    """The broker that knew those epochs first; in etcd, their master."""
     confirmed_to: int = 0
     """The largest confirm offset."""
     counts_from: int = 0
@@ -280,6 +283,7 @@ def alter_in_sync(
     known_epoch: int = 0,
     incarnation: str = "",
     compared: Mapping[int, str] = {},
+    heard: Heard = Heard(),  # noqa: B008 (frozen)
 ) -> BrokerSet:
     """Replace the in-sync set, as its master requests.
 
@@ -299,6 +303,7 @@ def alter_in_sync(
         known_epoch: the newest epoch of the set that the master knows: the next one is larger.
         incarnation: the process of the master; empty if it does not say.
         compared: the processes of members whose log the master has compared.
+        heard: what was heard before the broker set was read.
 
     Raises:
         ResponseError: the sender is not the master of this epoch, or the set cannot be so.
@@ -330,6 +335,12 @@ def alter_in_sync(
             ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
             f"{refusal} the current master epoch is:{{{before.master_epoch}}},"
             f" not {{{master_epoch}}}",
+        )
+    if heard.epochs[0] > before.master_epoch:
+        raise ResponseError(
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"{refusal} an older backup of etcd names the master of the epoch {master_epoch}, but"
+            f" one of the epoch {heard.epochs[0]} was elected; the next scan elects",
         )
     if in_sync_epoch != before.in_sync_epoch:
         raise ResponseError(

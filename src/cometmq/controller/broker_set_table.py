@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.controller.broker_set import BrokerSet
-from cometmq.controller.etcd import Compare, Delete, Etcd, Put
+from cometmq.controller.etcd import Compare, Delete, Etcd, KeyValue, Put
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 
@@ -29,10 +29,14 @@ class BrokerSetTable:
     Args:
         etcd: where they are kept.
         prefix: of all keys of one group of controllers; it ends with a slash.
+        note: called with each set that was read or written, before a method returns.
     """
 
-    def __init__(self, etcd: Etcd, prefix: str) -> None:
+    def __init__(
+        self, etcd: Etcd, prefix: str, *, note: Callable[[BrokerSet], None] = lambda _known: None
+    ) -> None:
         self._etcd = etcd
+        self._note = note
         self._prefix = f"{prefix}brokerSets/"
         self._unreadable: set[str] = set()
         """The keys that could not be read the last time, so that each is logged once."""
@@ -44,7 +48,7 @@ class BrokerSetTable:
             EtcdUnavailableError: etcd gave no response.
         """
         found = await self._etcd.get(self._prefix + name)
-        return _decode(found.key, found.value) if found is not None else None
+        return None if found is None else self._read(found)
 
     async def all(self) -> list[BrokerSet]:
         """Return all broker sets that can be read; one that cannot must not stop the others.
@@ -56,7 +60,7 @@ class BrokerSetTable:
         unreadable: set[str] = set()
         for found in await self._etcd.range(self._prefix):
             try:
-                sets.append(_decode(found.key, found.value))
+                sets.append(self._read(found))
             except CometError as problem:
                 unreadable.add(found.key)
                 if found.key not in self._unreadable:
@@ -77,22 +81,27 @@ class BrokerSetTable:
         key = self._prefix + name
         for _ in range(ATTEMPTS):
             found = await self._etcd.get(key)
-            before = _decode(key, found.value) if found is not None else None
+            before = None if found is None else self._read(found)
             after, result = decide(before)
             if after == before:
                 return result
             operation = Delete(key) if after is None else Put(key, msgspec.json.encode(after))
             revision = found.mod_revision if found is not None else 0
             if await self._etcd.transact([Compare(key, revision)], [operation]):
+                if after is not None:
+                    self._note(after)
                 return result
         raise ResponseError(
             ResponseCode.CONTROLLER_NOT_LEADER,
             f"broker set {name} was changed by other controllers {ATTEMPTS} times in a row",
         )
 
-
-def _decode(key: str, value: bytes) -> BrokerSet:
-    try:
-        return msgspec.json.decode(value, type=BrokerSet)
-    except msgspec.MsgspecError as error:
-        raise CometError(f"etcd key {key} holds no broker set of this release: {error}") from None
+    def _read(self, found: KeyValue) -> BrokerSet:
+        try:
+            known = msgspec.json.decode(found.value, type=BrokerSet)
+        except msgspec.MsgspecError as error:
+            raise CometError(
+                f"etcd key {found.key} holds no broker set of this release: {error}"
+            ) from None
+        self._note(known)
+        return known

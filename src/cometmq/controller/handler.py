@@ -19,6 +19,7 @@ from cometmq.controller.broker_set import (
     UNKNOWN,
     VERIFIED,
     BrokerSet,
+    Heard,
     Names,
     alter_in_sync,
     apply_id,
@@ -297,6 +298,7 @@ class ControllerHandler:
         wanted = SyncStateSet.decode(request.body)
         name = header.broker_name
         compared = _incarnations(header.member_incarnations)
+        all_heard = self._live.heard(name)  # before the set is read, which then knows as much
 
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, tuple[BrokerSet, set[int]]]:
             if before is not None:
@@ -312,6 +314,7 @@ class ControllerHandler:
                 known_epoch=header.known_sync_state_set_epoch or 0,
                 incarnation=header.incarnation or "",
                 compared=compared,
+                heard=Heard() if before is None else all_heard.get(before.set_id, Heard()),
             )
             joined = set(after.in_sync) - set(() if before is None else before.in_sync)
             return after, (after, joined)

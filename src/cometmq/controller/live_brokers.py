@@ -7,7 +7,8 @@ that lacks confirmed messages, because only members of the in-sync set are elect
 Two processes may send heartbeats for one id, if a store was copied. Each has an entry of its own,
 and only that of the process that holds the id in etcd counts. The largest epochs and the largest
 confirm offset of each broker set are kept when brokers are lost: etcd may know less, and a store
-may have less.
+may have less. Epochs count as heard, too, when this controller reads or writes them: no heartbeat
+may have said them yet when etcd gets an older backup.
 
 Source: DefaultBrokerHeartbeatManager, RocketMQ 5.3. Other than there, a heartbeat over a new
 connection replaces the old connection, whose end then removes nothing. After a cut of the network,
@@ -22,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.controller.broker_set import BrokerSet, Candidate, Heard
+from cometmq.controller.broker_set import NO_ID, BrokerSet, Candidate, Heard
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
@@ -128,23 +129,40 @@ class LiveBrokers:
 
     def _hear(self, header: BrokerHeartbeatRequest) -> Heard:
         """Keep the largest numbers of a broker set; return them."""
-        name, set_id = header.broker_name, header.set_id
-        sets = self._heard.get(name, {})
-        heard = sets.get(set_id or "", Heard())
-        is_full = len(self._heard) >= BROKERS_MAX if not sets else len(sets) >= SETS_MAX
-        if not set_id or (set_id not in sets and is_full):
-            return heard
+        name, set_id = header.broker_name, header.set_id or ""
+        heard = self._heard.get(name, {}).get(set_id, Heard())
         epochs = header.known_master_epoch or 0, header.known_sync_state_set_epoch or 0
         if epochs > heard.epochs:
             heard = msgspec.structs.replace(heard, epochs=epochs, by=header.broker_id or 0)
         confirmed_to = header.confirmed_to or 0
         if confirmed_to > heard.confirmed_to and epochs[0] >= heard.counts_from:
             heard = msgspec.structs.replace(heard, confirmed_to=confirmed_to)
+        return self._keep(name, set_id, heard)
+
+    def note(self, known: BrokerSet) -> None:
+        """Note the epochs of a broker set that was read from etcd, or written.
+
+        Its master has all that was acknowledged with them. Without a master, the one before has it,
+        or else any member of the in-sync set.
+        """
+        heard = self._heard.get(known.name, {}).get(known.set_id, Heard())
+        if known.epochs > heard.epochs:
+            by = heard.by if known.master_id is None else known.master_id
+            by = min(known.in_sync, default=NO_ID) if by == NO_ID else by
+            heard = msgspec.structs.replace(heard, epochs=known.epochs, by=by)
+            self._keep(known.name, known.set_id, heard)
+
+    def _keep(self, name: str, set_id: str, heard: Heard) -> Heard:
+        """Keep numbers, if the set has an id and a table has room; return those that are kept."""
+        sets = self._heard.get(name, {})
+        is_full = len(self._heard) >= BROKERS_MAX if not sets else len(sets) >= SETS_MAX
+        if not set_id or (set_id not in sets and is_full):
+            return Heard()
         self._heard.setdefault(name, {})[set_id] = heard
         return heard
 
     def heard(self, name: str) -> dict[str, Heard]:
-        """Return the largest numbers in heartbeats of a name, by the id of the set."""
+        """Return the largest numbers that are known of a name, by the id of the set."""
         return dict(self._heard.get(name, {}))
 
     def all_heard(self) -> dict[str, dict[str, Heard]]:

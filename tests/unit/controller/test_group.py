@@ -256,6 +256,82 @@ async def test_of_two_controllers_that_elect_at_once_one_wins(group: Group) -> N
     assert ((await group.known()).master_epoch, (await group.known()).master_id) == (2, 2)
 
 
+async def leave(group: Group) -> dict[str, bytes]:
+    """Let broker 2 leave the in-sync set; return the broker sets as they were before."""
+    before = group.store.backup(group.table._prefix)
+    header, body = alters([1], set_epoch=2)
+    response = await group.first.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
+    assert response.code == ResponseCode.SUCCESS
+    return before
+
+
+async def designate(controller: OneController, id_: int) -> int:
+    """Return the code of the response to an operator who names the next master."""
+    header = elects(id_)
+    header.designate_elect = True
+    return (await controller.ask(RequestCode.CONTROLLER_ELECT_MASTER, header)).code
+
+
+async def test_an_older_backup_of_etcd_makes_no_master_of_a_member_that_has_left(
+    group: Group,
+) -> None:
+    """No heartbeat has come since it left: the controller knows what it wrote."""
+    group.store.restore(await leave(group))
+
+    code = await designate(group.first, 2)
+
+    assert code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert (await group.known()).master_id == 1
+
+
+async def test_a_controller_that_becomes_active_knows_the_epochs_that_it_reads(
+    group: Group,
+) -> None:
+    before = await leave(group)
+    await group.first.controller.active.resign()
+    group.clock.advance(5_000)  # a controller that has just started does not look
+    await group.second.controller._renew()
+    group.store.restore(before)
+
+    code = await designate(group.second, 2)
+
+    assert code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert (await group.known()).master_id == 1
+
+
+async def test_an_older_backup_of_etcd_brings_back_no_master_before_an_election(
+    group: Group,
+) -> None:
+    """Broker 2 may have acknowledged since: the logs of all brokers are compared."""
+    before = group.store.backup(group.table._prefix)
+    assert await designate(group.first, 2) == ResponseCode.SUCCESS
+    await group.live(1, 3)
+    await group.first.heartbeat(SET, 2, max_offset=7)
+    group.store.restore(before)
+
+    await group.first.controller._elections.scan()
+
+    known = await group.known()
+    assert (known.master_id, known.epochs) == (2, (3, 4))
+
+
+async def test_a_master_that_only_an_older_backup_of_etcd_names_alters_nothing(
+    group: Group,
+) -> None:
+    """Alone in the in-sync set it would acknowledge, until a scan elects the master of now."""
+    before = group.store.backup(group.table._prefix)
+    assert await designate(group.first, 2) == ResponseCode.SUCCESS
+    group.store.restore(before)
+    header, body = alters([1], set_epoch=2)
+
+    response = await group.first.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
+
+    assert response.code == ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+    assert response.remark is not None
+    assert "older backup of etcd" in response.remark
+    assert (await group.known()).in_sync == (1, 2)
+
+
 async def test_a_deposed_master_alters_nothing(group: Group) -> None:
     """The request and the election race; whichever is second sees the first."""
     group.second.controller._live.connection_closed(group.second.connections[1])

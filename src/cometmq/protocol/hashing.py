@@ -15,8 +15,10 @@ import sys
 from array import array
 from functools import lru_cache
 from operator import mul
+from typing import TYPE_CHECKING
 
-from cometmq.protocol.octets import Memory
+if TYPE_CHECKING:
+    from cometmq.protocol.octets import Memory
 
 try:
     import cython  # type: ignore[import-untyped]

@@ -36,7 +36,7 @@ from cometmq.model.topic import (
     OP_HALF_TOPIC,
     TRANSACTION_DISCARD_TOPIC,
 )
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import compress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
@@ -539,6 +539,24 @@ async def test_offsets_are_committed_when_their_decisions_are_confirmed(
     await world.round(0)
     await world.round(0)
     assert world.committed() == (1, 1)
+    await world.stop()
+    world.store.close()
+
+
+async def test_a_decision_of_an_earlier_mastership_is_not_acknowledged(
+    tmp_path: Path, tables: Tables
+) -> None:
+    """The log of the master in between may lack it, and then a check decides."""
+    world = await World(tmp_path / "store", tables, sync=True).start()
+    half = world.half()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.commit is not None
+    again = asyncio.ensure_future(world.end(half, COMMIT))
+    while not len(world.commit):  # it looks the newest copy up
+        await asyncio.sleep(0)
+    world.become_slave()
+    await world.become_master()
+    assert (await again).code == ResponseCode.SERVICE_NOT_AVAILABLE
     await world.stop()
     world.store.close()
 

@@ -174,9 +174,12 @@ class TransactionHandler:
     ) -> Response | None:
         term = self._halves.term
 
-        def decide() -> Response | None:
+        def require_term() -> None:
             if self._halves.term != term:  # what was read may not be in the log any more
                 raise _not_available(StoreError("the role of this broker has changed"))
+
+        def decide() -> Response | None:
+            require_term()
             return self._decide(request, header, half)
 
         half = await after_prerequisites(lambda: self._half_of(header))
@@ -186,6 +189,7 @@ class TransactionHandler:
             except _DecidedError:  # perhaps just now: a check put it back meanwhile
                 copy = await self._undecided_copy(header, half)
             if copy is None:  # that decision may still wait for the disk or for slaves
+                require_term()
                 return self._durability.respond(request, self._store.written_to)
             half = copy
 

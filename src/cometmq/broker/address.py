@@ -26,7 +26,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     host: str
     """An IP address without brackets, or a name."""
     ip: str
-    """The same as an IP address."""
+    """The IP address of `host`."""
 
     def at(self, port: int) -> str:
         """Return ``host:port``; an IPv6 host is in brackets."""
@@ -38,7 +38,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a broker listens."""
+    """The address and the port at which a broker listens."""
 
     address: str
     """``host:port`` as registered."""

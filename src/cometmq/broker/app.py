@@ -92,12 +92,12 @@ class Broker:
 
     @property
     def core(self) -> Core:
-        """What the features share, once the broker is started."""
+        """The parts that all features share. Needs a started broker."""
         return self._opened.core
 
     @property
     def features(self) -> Features:
-        """What the broker consists of, once it is started."""
+        """The features of the broker. Needs a started broker."""
         return self._opened.features
 
     @property
@@ -122,7 +122,7 @@ class Broker:
 
     @property
     def life(self) -> Life:
-        """What calls the features, once the broker is started."""
+        """The life of the features. Needs a started broker."""
         return self._opened.life
 
     @property
@@ -182,7 +182,7 @@ class Broker:
 
 
 class _Running(NamedTuple):
-    """What there is once the store is open."""
+    """The parts of a broker whose store is open."""
 
     core: Core
     features: Features

@@ -23,7 +23,7 @@ from cometmq.remoting import Request
 CLIENT_ID_CHARS_MAX = 1024
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""What Java's numbers have room for: tools, slaves and name servers of RocketMQ cannot read a table
+"""The largest numbers of Java: tools, slaves and name servers of RocketMQ cannot read a table
 with a larger one."""
 
 

@@ -45,7 +45,7 @@ def limits_of(settings: BrokerSettings) -> Limits | None:
 
 
 class Debt:
-    """What was read, or will be, before its limit allows it.
+    """Bytes that were read, or will be read, before their limit allows it.
 
     Args:
         now_s: the time of its first read.

@@ -164,7 +164,7 @@ class BrokerSettings:
     broker_election_priority: int = setting(
         2**31 - 1, key="brokerElectionPriority", low=0, high=2**31 - 1, remote=True
     )
-    """Of brokers with equally long logs the one with the smallest number is elected."""
+    """If logs are equally long, the controller elects the broker with the smallest number."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
@@ -404,8 +404,8 @@ class BrokerSettings:
         high=2**40,
         remote=True,
     )
-    """The same for the pulls of each consumer group; a request may set another limit for a group
-    (``mqadmin updateColdDataFlowCtrGroupConfig``).
+    """How many bytes the pulls of each consumer group may read from the disk in five seconds; a
+    request may set another limit for a group (``mqadmin updateColdDataFlowCtrGroupConfig``).
     """
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)

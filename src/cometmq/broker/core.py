@@ -1,4 +1,4 @@
-"""What all features of a broker share: the store, the role, the settings and the tables.
+"""The parts that all features of a broker share: the store, the role, the settings and the tables.
 
 It is opened first and closed last. What one feature makes, and others may use, is an attribute of
 that feature.
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from cometmq.system.clock import Clock
 
 SLAVE_MEMORY_LESS = 10
-"""So many percent of the memory a slave leaves out of ``accessMessageInMemoryMaxRatio``."""
+"""Percent of the memory by which a slave lowers ``accessMessageInMemoryMaxRatio``."""
 
 
 class Core(msgspec.Struct, frozen=True):
-    """What all features of one broker share."""
+    """The parts that all features of one broker share."""
 
     configuration: Configuration
     settings: Callable[[], BrokerSettings]
@@ -47,7 +47,7 @@ class Core(msgspec.Struct, frozen=True):
     client: RemotingClient
     """Sends requests to other servers."""
     address: BrokerAddress
-    """Where clients and name servers reach this broker, without the port."""
+    """The address at which clients and name servers reach this broker, without the port."""
     role: Role
     store: MessageStore
     cold_reads: ColdReads

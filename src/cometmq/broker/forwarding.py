@@ -43,7 +43,7 @@ TIMEOUT_S: Final = 3.0
 BYTES_MAX: Final = 64 * 1024 * 1024
 """The limit of all forwarded requests in flight; further ones are refused."""
 REQUEST_BYTES: Final = 16 * 1024
-"""What a request counts beside its body, so that 4,096 may be in flight."""
+"""Bytes that a request counts beside its body, so that 4,096 may be in flight."""
 
 
 class Forwarding:

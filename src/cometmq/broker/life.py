@@ -118,7 +118,7 @@ class Ports(Protocol):
 
 
 class RoleChanges(Protocol):
-    """What lets the features follow the role."""
+    """Lets the features follow the role."""
 
     async def stop(self) -> None:
         """Follow it no more."""

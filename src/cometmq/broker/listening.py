@@ -50,11 +50,11 @@ class Listening:
         self._access = access
         self._on_close = on_close
         self.servers: list[RemotingServer] = []
-        """That of the main port is the first."""
+        """The server of each port; the main port's is the first."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the broker listens."""
+        """The address and the main port at which the broker listens."""
         return self._core.address.endpoint(self.servers[0].port)
 
     async def start(

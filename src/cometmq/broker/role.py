@@ -45,7 +45,7 @@ def check_role(name: str, broker_id: int) -> None:
 
 
 class Role:
-    """What this broker is now, and which master it follows.
+    """The role of this broker, and the master that it follows.
 
     Args:
         name: one of `ROLES`.

@@ -19,7 +19,7 @@ PAGE_ENTRIES_MAX: Final = 5_000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """The size of a page, about."""
 HEADER_BYTES: Final = 64 * 1024
-"""What is left for the header of a response."""
+"""Bytes left for the header of a response."""
 
 
 def page_of(entries: Iterable[tuple[str, T]], first: int, most: int | None) -> dict[str, T]:

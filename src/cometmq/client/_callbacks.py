@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class HookContext(Protocol):
-    """What a hook is called with."""
+    """The argument of a hook."""
 
     @property
     def group(self) -> str:

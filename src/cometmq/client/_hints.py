@@ -217,7 +217,7 @@ class MessageFields(TypedDict, total=False):
 
 
 class MessageOptions(MessageFields, total=False):
-    """The same, with the topic."""
+    """The keywords of a message, with its topic."""
 
     topic: str
 

@@ -47,7 +47,8 @@ PERMANENT_FAILURES = 5
 PERMANENT_S = 120.0
 """Seconds from the first to the last of them, at least."""
 REFUSED_S = 30.0
-"""The same for refusals of brokers: longer than a broker takes to read its accounts again."""
+"""Seconds after which refusals of brokers are permanent: longer than a broker takes to read its
+accounts again."""
 ERROR_CHARS_MAX = 1_024
 """Limit of the text of an error in a message, a request or a log line."""
 

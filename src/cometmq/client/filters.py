@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
 """Operators of RocketMQ 5.x; for 4.9 they are names of properties."""
 _SQL_MARKS = re.compile(r"[=<>']|\s(and|or|in|is|between)\s(?!\s*(\|\||$))", re.IGNORECASE)
-"""What tags hardly contain, and most SQL expressions do."""
+"""Signs that most SQL expressions contain, and hardly any tags do."""
 
 EXPRESSION_BYTES_MAX = 1024 * 1024
 """The limit of a tag or SQL expression: heartbeats contain those of all subscriptions."""

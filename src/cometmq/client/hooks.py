@@ -202,7 +202,7 @@ class DeliveryContext:
     end: ConsumeEnd | None = None
     """The result of the call; set in `after`."""
     error: BaseException | None = None
-    """What the handler raised, or None; set in `after`."""
+    """The error that the handler raised, or None; set in `after`."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data that a hook stores for its later calls."""
 
@@ -228,7 +228,7 @@ class FailedMessage:
     retries: int
     """The number of its retries so far."""
     error: BaseException | None
-    """What the handler raised; of a `ConsumeLater` its cause; None without an error."""
+    """The error of the handler, or the cause of its `ConsumeLater`; None without an error."""
 
 
 class ConsumeHook:

@@ -446,7 +446,7 @@ def _entry(queue: Any, offset: Any) -> tuple[MessageQueue, QueueOffset]:
 
 
 class StartFrom(Enum):
-    """Where a group starts in a queue without a committed offset.
+    """The start of a group in a queue without a committed offset.
 
     Example:
         async with PullConsumer(name_server, group="audit", start_from=StartFrom.FIRST) as consumer:

@@ -48,7 +48,7 @@ DEFAULT_REGION = "DefaultRegion"
 
 
 class SendReceipt(msgspec.Struct, frozen=True):
-    """Where and under which id a broker has stored a message or a batch.
+    """The queue, the offset and the id of a stored message or batch.
 
     Example:
         receipt: SendReceipt = await producer.send(Message(topic="orders", body=b"42"))

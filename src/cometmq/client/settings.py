@@ -287,7 +287,7 @@ class ProducerSettings(Checked):
     until the timeout and uses up no retry."""
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
-    """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only after
+    """Retries of `Producer.send_soon` and `Producer.send_nowait`, which retry only after
     network failures, also with a chosen queue or an order key."""
 
     retry_not_stored: bool = setting(False, key="retryAnotherBrokerWhenNotStoreOK")
@@ -444,17 +444,19 @@ class PushSettings(Checked):
     """Limit on fetched and not consumed messages of one queue; above it the queue is not pulled."""
 
     queue_mib_max: int = setting(100, key="pullThresholdSizeForQueue", unit="MiB", low=1, high=1024)
-    """The same limit, by the size of the stored records."""
+    """Limit on the size of the fetched and not consumed messages of one queue."""
 
     topic_messages_max: int = setting(
         UNLIMITED, key="pullThresholdForTopic", low=UNLIMITED, high=6_553_500
     )
-    """The same limit over all assigned queues of a topic, divided among them; -1 for none."""
+    """Limit on fetched and not consumed messages of a topic, divided among its assigned queues; -1
+    for none."""
 
     topic_mib_max: int = setting(
         UNLIMITED, key="pullThresholdSizeForTopic", unit="MiB", low=UNLIMITED, high=102_400
     )
-    """The same limit by the size of the stored records; -1 for none."""
+    """Limit on the size of the fetched and not consumed messages of a topic, divided among its
+    assigned queues; -1 for none."""
 
     span_max: int = setting(2_000, key="consumeConcurrentlyMaxSpan", low=1, high=65_535)
     """Limit on the range from the first to the last offset of a queue's unconsumed messages.
@@ -535,7 +537,7 @@ class PullSettings(Checked):
     pulled."""
 
     queue_mib_max: int = setting(100, key="pullThresholdSizeForQueue", unit="MiB", low=1, high=1024)
-    """The same limit, by the size of the records."""
+    """Limit on the size of the fetched and not delivered messages of one queue."""
 
     span_max: int = setting(2_000, key="consumeMaxSpan", low=1, high=65_535)
     """Limit on the range from the first to the last offset of a queue's fetched messages."""
@@ -681,7 +683,7 @@ class TraceSettings(Checked):
 
 S = TypeVar("S", bound=Checked)
 Tables = Mapping[str, Mapping[str, Any]]
-"""What a TOML file says: section to setting to value."""
+"""The content of a TOML file: section to setting to value."""
 
 PREFIX = "COMETMQ_"
 FILE_VARIABLE = PREFIX + "CONFIG"

@@ -95,7 +95,7 @@ class TransactionReceipt:
     """
 
     receipt: SendReceipt
-    """Where the half message is stored."""
+    """The receipt of the half message."""
     state: LocalState
     """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None

@@ -28,7 +28,7 @@ VERIFIED: Final = "verified"
 UNVERIFIED: Final = "unverified"
 REPLACED: Final = "replaced"
 LogState = Literal["verified", "unverified", "replaced"]
-"""What is known of the log of a broker.
+"""The state of a broker's log, as far as it is known.
 
     verified      it has what this broker had reported
     unverified    the process before did not stop cleanly: the end of its log may be lost
@@ -82,7 +82,7 @@ class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What the last heartbeat of a living broker said."""
+    """The content of the last heartbeat of a living broker."""
 
     epoch: int = -1
     max_offset: int = -1
@@ -108,7 +108,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """What a broker says of itself when it registers."""
+    """The names that a broker sends when it registers."""
 
     store_id: str
     incarnation: str

@@ -87,7 +87,7 @@ NEEDS = StatedNeeds(
         RequestCode.GET_CONTROLLER_CONFIG: ADMINISTRATOR,
     },
 )
-"""What requests need with ``aclEnable``: those that read a signature only."""
+"""The rights that requests need with ``aclEnable``; requests that read need a signature only."""
 
 
 class ControllerHandler:

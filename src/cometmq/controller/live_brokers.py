@@ -37,7 +37,7 @@ TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 100, 3_600_000
 
 
 class LiveBroker(msgspec.Struct):
-    """What the heartbeats of one broker said."""
+    """A broker that sends heartbeats, as they describe it."""
 
     cluster: str
     name: str
@@ -50,7 +50,7 @@ class LiveBroker(msgspec.Struct):
     incarnation: str = ""
     """Its process; empty for RocketMQ's."""
     needed_to: int = 0
-    """What was confirmed, as far as was heard, when this heartbeat came."""
+    """The confirmed offset that the controller knew when this heartbeat came."""
     replaced: set[object] = msgspec.field(default_factory=set)
     """Its older connections that are still open."""
 

@@ -82,13 +82,13 @@ _NOT_COPIED: Final = frozenset(
         *_IDENTITY,
     )
 )
-"""What only the process that has the store open uses, and what is written anew."""
+"""Files that only the process with the open store uses, and files that are written anew."""
 _TRIES_MAX: Final = 10
 """How often the log is read again when it has changed meanwhile."""
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """What a backup knows of one of its files."""
+    """Size and digest of one file of a backup."""
 
     bytes: int
     digest: str
@@ -96,7 +96,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True, rename="camel"):
-    """What ``backup.json`` says."""
+    """The content of ``backup.json``."""
 
     taken_ms: int
     """When the end of the log was found: all that was acknowledged before is in the backup."""
@@ -277,7 +277,7 @@ class _Taking:
             settings, root=part, commit_log_dir=None, cut_damaged_log=False
         )
         self._digests: dict[str, str] = {}
-        """Those of files that the recovery of the copy does not change."""
+        """Digests of files that the recovery of the copy does not change."""
 
     def run(self) -> Backup:
         """Copy the store and recover the copy."""

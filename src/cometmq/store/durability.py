@@ -36,7 +36,7 @@ from cometmq.system.platforms.interface import FileSystem
 logger = logging.getLogger(__name__)
 
 _MANY_QUEUES = 256
-"""So many unsynced queues are synced with all files of their file system."""
+"""The number of unsynced queues from which on all files of their file system are synced at once."""
 
 
 class Durability:

@@ -43,7 +43,7 @@ class Finding:
     position: int
     """The byte in it."""
     text: str
-    """What was met and what was expected."""
+    """The problem: what was met, and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _SCANS_MAX = 4
 _SEARCHES_MAX = 8
 """Damaged units whose records one read searches in vain: each may take ten milliseconds."""
 _UNITS_AHEAD_BYTES = 256 * 1024
-"""Of a queue file: 13,000 units."""
+"""Bytes of a queue file that are read ahead: 13,000 units."""
 
 
 class GetStatus(enum.Enum):
@@ -123,7 +123,7 @@ class ColdPart(NamedTuple):
     start: int
     stop: int
     useful_to: int
-    """Where reading ahead ends; ``stop`` unless the file is read in order."""
+    """The end of reading ahead; ``stop`` unless the file is read in order."""
 
 
 class GetResult:

@@ -58,14 +58,14 @@ _UNITS_TRIED_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the log ends."""
+    """The end of the log."""
 
     offset: int
     """The end of the last whole record."""
     last_store_ms: int
     """When that record was stored; 0 if none was met."""
     problem: str
-    """What was met there instead of a record."""
+    """The problem there: what was met instead of a record."""
 
 
 @dataclass(frozen=True, slots=True)

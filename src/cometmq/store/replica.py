@@ -39,7 +39,7 @@ _MAGIC_AT = MAGIC_AT
 
 
 class ReplicaError(StoreError):
-    """What a master sent does not continue the log of this slave; nothing of it was kept."""
+    """Bytes from a master do not continue the log of this slave; none of them was kept."""
 
 
 class Replica:

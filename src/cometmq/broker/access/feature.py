@@ -45,9 +45,9 @@ class AccessFeature(BrokerFeature):
         self.control: AccessControl | None = None if sources is None else sources.control
         """Checks every request; None if the settings want no check."""
         self.accounts: PlainAccounts | None = None if sources is None else sources.accounts
-        """Those of ``aclEnable``."""
+        """Plain accounts; None unless ``aclEnable=true``."""
         self.users: UserAccounts | None = None if sources is None else sources.users
-        """Those of ``authenticationEnabled`` and its relatives."""
+        """Users and policies; None unless ``authenticationEnabled`` or its relatives are set."""
         core.topics.creations.access = self.control
 
     @property

@@ -34,12 +34,12 @@ class Member:
 
     @property
     def account(self) -> tuple[object, ...]:
-        """What tells its account: its access key, and what its certificate says."""
+        """The identity of its account: its access key, and the names in its certificate."""
         return self.access_key, *self.connection.certificate_names
 
     @property
     def sender(self) -> tuple[object, ...]:
-        """What permissions depend on: its account and its address."""
+        """The key of its permissions: its address and its account."""
         return self.connection.peer_text.rpartition(":")[0], *self.account
 
     def refresh(self, now_ms: int) -> None:

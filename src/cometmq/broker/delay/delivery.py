@@ -128,7 +128,7 @@ class ScheduledDelivery:
         """The levels whose next messages are being read from the disk, or sent to another broker.
         """
         self._was_read: dict[int, tuple[int, int]] = {}
-        """Where each level last waited for the disk: its offset, and how often it waited there."""
+        """The offset at which a level last waited for the disk, and how often it waited there."""
         self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
         self._refusal = refusal
@@ -152,7 +152,7 @@ class ScheduledDelivery:
             name="level",
         )
         self._failures: dict[int, tuple[int, int]] = {}
-        """Where each level last failed: its offset, and how often it failed there."""
+        """The offset at which a level last failed, and how often it failed there."""
         self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
         self._noted: tuple[Numbers, int] = {}, 0
         """The offsets after the last slice, and the end of the log then."""

@@ -1,1 +1,1 @@
-"""What the response to a stored record waits for: the disk, slaves, both or neither."""
+"""Decides when a stored record is acknowledged: after the disk, slaves, both or neither."""

@@ -1,4 +1,4 @@
-"""What acknowledges messages: the group commit, and slaves."""
+"""Builds the group commit and the wait for slaves, and follows the role."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class DurabilityFeature(BrokerFeature):
         stored = core.configuration[StoreSettings]
         self.commit = GroupCommit(core.store, timeout_s=stored.sync_flush_timeout_ms / 1000)
         self.synced_by = self.commit if stored.sync_flush else None
-        """What syncs a message before it is acknowledged; None with asynchronous flush."""
+        """The group commit before an acknowledgement; None with asynchronous flush."""
         self.wait = DurabilityWait(self.synced_by)
-        """What responses to stored messages wait for."""
+        """The wait of responses to stored messages."""
         self._slaves: Acknowledgements | None = None
         self._wait_confirmed: Callable[[], Awaitable[object]] | None = None
 

@@ -1,4 +1,4 @@
-"""What the response to a stored record waits for: the disk, slaves, both or neither.
+"""Lets the response to a stored record wait for the disk, slaves, both or neither.
 
 The rule stands here once, for sends, messages sent back, decisions about transactions and replies:
 the response has code 0 only if the record is as durable as the settings promise for a send.
@@ -65,7 +65,7 @@ class DurabilityWait:
         self._commit = commit
         self._slaves = slaves
         self.last_wait = "flush"
-        """What the outcome that is reported now has waited for in the end: flush or slaves."""
+        """The last wait of the outcome that is reported now: flush or slaves."""
 
     def add_slaves(self, slaves: Acknowledgements) -> None:
         """Let responses wait for slaves, too."""

@@ -27,7 +27,7 @@ INTERVAL_S: Final = 120.0
 FRESH_S: Final = 10.0
 """Addresses that were looked up within this time are used without another lookup."""
 TIMEOUT_S: Final = 2.0
-"""For so long a request waits for a lookup; the lookup itself goes on."""
+"""The longest time that a request waits for a lookup; the lookup itself goes on."""
 ADDRESSES_MAX: Final = 64
 """Addresses of one name; further ones are left out."""
 

@@ -37,10 +37,10 @@ FIND_S: Final = 2.0
 
 
 class _Metadata(NamedTuple):
-    """What a controller knows of the active one."""
+    """The active controller, as one controller knows it."""
 
     address: str
-    """Of the controller that responded."""
+    """The address of the controller that responded."""
     is_active: bool
     """Whether it is the active one."""
     active_address: str

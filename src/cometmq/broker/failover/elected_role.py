@@ -127,7 +127,7 @@ _REFUSALS: Final = frozenset(
 
 
 class Decision(NamedTuple):
-    """What the controller says of the brokers of this name."""
+    """The decision of a controller about the brokers of this name."""
 
     master_id: int | None
     """None if there is no master."""
@@ -193,7 +193,7 @@ class ElectedRole:
         self._identity = identity
         self._names = names
         self.replication = replication
-        """Of the log."""
+        """The replication of the log."""
         self._epochs = epochs
         self._gap = gap
         self._client = client
@@ -207,7 +207,7 @@ class ElectedRole:
         self._is_registered = False
         self._is_stopped = False
         self._epoch = NO_EPOCH
-        """That of the role; `NO_EPOCH` before the first decision."""
+        """The epoch of the role; `NO_EPOCH` before the first decision."""
         self._known = (NO_EPOCH, 0)
         """The newest decision: its master epoch, and the epoch of its in-sync set."""
         self._stopped_cleanly = True

@@ -33,7 +33,7 @@ DECISION_S = 10.0
 
 
 class Elected(msgspec.Struct, frozen=True):
-    """What a broker has whose role controllers decide."""
+    """The parts of a broker whose role controllers decide."""
 
     log: EpochReplication
     """The log with its epochs."""

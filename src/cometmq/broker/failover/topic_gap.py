@@ -73,7 +73,7 @@ _WAITING_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, TRANSACTION_DISCARD_TOPIC)
 
 
 class StoredQueues(Protocol):
-    """What a topic gap needs of the store."""
+    """The part of the store that a topic gap uses."""
 
     @property
     def written_to(self) -> int:
@@ -139,7 +139,7 @@ class TopicGap:
         self._saved_s: float | None = None
         self._saving_lead: asyncio.Task[None] | None = None
         self._truncated_to = OFFSET_MAX
-        """Where the log was truncated since the last copy: one under way covers no more."""
+        """The log's end after truncations since the last copy: a copy under way ends there."""
         self._saving = threading.Lock()
         content = file.load()
         if content is None:  # a new store, or one that had no controller and has its topics
@@ -152,7 +152,7 @@ class TopicGap:
         self.copying = asyncio.Lock()
         """Held while topics are copied, and while those that are missing are created."""
         self.epoch = NO_EPOCH
-        """That of the master whose table a slave copies, or of this master."""
+        """The epoch of the master whose table a slave copies, or of this master."""
         topics.gap = self
 
     def _read(self, content: Mapping[str, Any]) -> _Known:

@@ -56,7 +56,7 @@ CHARS_MAX: Final = 4_000_000
 """Limits of the table, and of the characters of its expressions; a further one is refused, unless
 others are dead."""
 ROOM_PERCENT: Final = 10
-"""So much of the table is free once dead expressions were removed to make room."""
+"""Percent of the table that is free after dead expressions were removed to make room."""
 BITMAP_COST_MAX: Final = 8_192
 """The limit of the cost of one bit map."""
 BATCH_COST_MAX: Final = 50_000
@@ -229,7 +229,7 @@ class FilterTable:
         )
         self._topics: dict[str, _Topic] = {}
         self._by_group: dict[str, dict[str, FilterData]] = {}
-        """The same, by group and topic."""
+        """The expressions by group and topic."""
         self._count = self._chars = 0
         self._stored_ms = clock.now_ms()
         """The latest store time of a message, or the time of the start: another clock, or this one

@@ -22,7 +22,7 @@ FEW_QUEUES_S = 5.0
 
 
 class FlushedStore(Protocol):
-    """What the flush jobs need of a store."""
+    """The part of a store that the flush jobs use."""
 
     @property
     def unsynced_queues(self) -> int:

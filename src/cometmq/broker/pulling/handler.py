@@ -57,7 +57,8 @@ FORBIDDEN_TO_BROADCAST = 4
 FORBIDDEN_TO_SUBSCRIPTION = 5
 
 _COLD_READS_MAX = 6
-"""Of one pull: for its queue entries, for its messages, and more if some are in other blocks."""
+"""Reads from the disk by one pull: its queue entries, its messages, and more if some are in other
+blocks."""
 
 GROUP_DELETED = "the group was deleted while its pull was held"
 EVICTED = "the messages left the memory again before they could be sent"

@@ -76,7 +76,7 @@ class HeldPull:
         self.until_s = 0.0
         """When its time is over, by the loop's clock."""
         self.deadline = 0
-        """The same in ticks."""
+        """The tick in which its time is over."""
         self.is_held = False
         self.seen_to = 0
         """The queue offset up to which messages were checked since it is held."""
@@ -106,7 +106,7 @@ class HeldPulls:
         self._by_deadline: dict[int, dict[HeldPull, None]] = {}
         """Pulls by the tick in which their time is over, in the order of their arrival."""
         self._deadlines: list[int] = []
-        """The same ticks, as a heap."""
+        """The ticks of `_by_deadline`, as a heap."""
         self._deferred: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
         """Messages of a queue that its pulls are not checked for yet: offset, tags code,
         properties."""

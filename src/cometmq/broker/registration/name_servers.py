@@ -75,7 +75,7 @@ _READ_WRITE = Perm.READ | Perm.WRITE
 
 
 class _Content(NamedTuple):
-    """What a registration says beside the topics themselves."""
+    """The content of a registration beside the topics themselves."""
 
     version: DataVersion
     permission: int

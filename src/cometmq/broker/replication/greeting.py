@@ -41,7 +41,7 @@ _NO_NAME: Final = bytes(16)
 
 
 class SlaveNames(NamedTuple):
-    """What a slave says of itself; names are 32 hexadecimal digits, or empty."""
+    """The id and the names that a slave sends; names are 32 hexadecimal digits, or empty."""
 
     broker_id: int
     """The id that its controller gave it, or ``brokerId``."""

@@ -28,7 +28,7 @@ class LogTls:
         self.to_master: ssl.SSLContext | None = (
             outgoing_context(replace(client, enable=True), self._server) if self._is_used else None
         )
-        """Of the connection to the master; None for a plain one."""
+        """The context of the connection to the master; None for a plain one."""
 
     @property
     def proves_slaves(self) -> bool:

@@ -358,7 +358,7 @@ class SlaveConnection(asyncio.Protocol):
         self._is_greeted = False
         self._made_s = 0.0
         self.slave: SlaveNames | None = None
-        """What the slave has said of itself with a ticket; None if it has none."""
+        """The names that the slave has sent with a ticket; None if it has none."""
         self.peer = ""
         self.host = ""
         self.sent_to = 0

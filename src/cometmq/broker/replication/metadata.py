@@ -56,7 +56,7 @@ INTERVAL_S: Final = 10.0
 RETRY_S: Final = 3.0
 UNKNOWN: Final = "unknown"
 UNKNOWN_S: Final = 10.0
-"""For so long no name server may know the master before that is logged."""
+"""How long the master may be unknown to the name servers before that is logged, in seconds."""
 TIMEOUT_S: Final = 5.0
 """Timeout of one request."""
 LOG_END_KEY: Final = "commitLogMaxOffset"
@@ -74,7 +74,7 @@ class _Offsets(NamedTuple):
     """An end of the log that the schedule offsets cover."""
     master: str
     master_end: int
-    """Where the log of the master ended after they were read."""
+    """The end of the master's log after the tables were read."""
 
 
 class MetadataCopy:

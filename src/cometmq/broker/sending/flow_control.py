@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MEASURE_INTERVAL_S: Final = 0.1
 """How often :meth:`FlowControl.measure` is called."""
 LATE_MEASUREMENTS_MAX: Final = 3
-"""So many late measurements in a row mean that the loop is overloaded."""
+"""The number of late measurements in a row that means that the loop is overloaded."""
 
 
 class FlowLimits(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentNotReadyError
 
 RETRIES_MAX: Final = 2**31 - 1
-"""What a record has room for; a producer may set any number."""
+"""The largest number of retries that fits into a record; a producer may set any number."""
 
 
 class Retry(NamedTuple):

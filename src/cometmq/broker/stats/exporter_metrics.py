@@ -41,7 +41,7 @@ class GroupLag(NamedTuple):
     committed: int
     """The committed offsets of all queues, added."""
     lag: int
-    """What is not consumed, by the committed offsets as they are."""
+    """Messages that are not consumed, by the committed offsets as they are."""
     age_ms: int | None
     """The age of the oldest message not consumed; None if it was not read."""
 

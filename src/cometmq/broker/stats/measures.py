@@ -1,4 +1,4 @@
-"""What a broker measures beside its counters."""
+"""Measurements of a broker beside its counters."""
 
 from __future__ import annotations
 

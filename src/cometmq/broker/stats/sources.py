@@ -1,4 +1,4 @@
-"""What statistics and metrics are read from."""
+"""The sources of statistics and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What a broker has to show."""
+    """The parts of a broker that statistics and metrics are read from."""
 
     core: Core
     commit: GroupCommit

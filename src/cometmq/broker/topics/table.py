@@ -112,7 +112,7 @@ class Gap(Protocol):
     copying: asyncio.Lock
     """Held while topics are copied, and while those that are missing are created."""
     epoch: int
-    """That of the master whose table a slave copies, or of this master."""
+    """The epoch of the master whose table a slave copies, or of this master."""
 
     def restore(self, name: str, queue_id: int, log_offset: int) -> bool:
         """Create the topic of a message that waits; return whether it is being created."""

@@ -78,7 +78,7 @@ NAME_CHARS_MAX = 255
 IMMUNE_MAX = 2_000_000
 """Half messages that may wait for the end of their immunity time; 16 bytes each."""
 IMMUNE_AT_ONCE = 1_000
-"""So many of those are examined before other requests are handled."""
+"""Immune half messages that are examined before other requests are handled."""
 UNSTORABLE_MAX = 10_000
 """Half messages that cannot be stored again, of which each is logged once."""
 UNSENT_MAX = 256
@@ -94,7 +94,7 @@ _MS_PER_HOUR = 3_600_000
 
 
 class _Plan(NamedTuple):
-    """What a round does with some half messages; it is applied without a pause."""
+    """The changes that a round makes to some half messages; they are applied without a pause."""
 
     to_check: list[tuple[HalfMessage, HalfMessage]]
     """Each with its copy, which is stored."""

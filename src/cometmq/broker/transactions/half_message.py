@@ -32,7 +32,7 @@ from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import NewMessage
 
 COPY_BYTES = 48
-"""What the properties of a copy that is put back may have more than those of the half message."""
+"""Bytes that a copy that is put back may have in its properties beyond the half message's."""
 HALF_QUEUE = 0
 """The queue of half messages, and of their op messages."""
 _OP_PROPERTIES = encode_properties({names.TAGS: "d", names.WAIT: "true"})
@@ -104,7 +104,7 @@ class HalfMessage:
 
     @property
     def identity(self) -> tuple[str, int, bytes, str]:
-        """What all copies of a half message share, and no other has.
+        """The values that all copies of a half message share, and no other half message has.
 
         A producer that sends again uses the same unique id, but at another time.
         """

@@ -114,12 +114,12 @@ _Mark = tuple[int, frozenset[tuple[str, str, int]]]
 
 @dataclass(slots=True)
 class _Known:
-    """What one broker has responded, and what it knows of this client."""
+    """The responses of one broker, and what it knows of this client."""
 
     version: int = 0
     supports_version_2: bool = False
     has: _Mark | None = None
-    """What the last complete heartbeat contained; None if the next one must be complete."""
+    """The content of the last complete heartbeat; None if the next one must be complete."""
 
 
 class Heartbeats:

@@ -88,7 +88,7 @@ class MemberList(NamedTuple):
 
 
 class ClientCore(Lifecycle):
-    """What the producers and consumers of one client share: connections, routes and heartbeats.
+    """Connections, routes and heartbeats that the producers and consumers of one client share.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting

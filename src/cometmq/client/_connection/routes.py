@@ -62,7 +62,7 @@ class Route:
     ordered: bool = False
     """Whether an order configuration names the queues to write to."""
     hosts: dict[MessageQueue, str] = field(default_factory=dict)
-    """Of a static topic: each queue's broker; the queue itself names none that exists."""
+    """The broker of each queue of a static topic, whose queues name no broker that exists."""
     filter_servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The addresses of filter servers, by the address of their broker."""
 

@@ -1,4 +1,4 @@
-"""What consumers that call a handler share."""
+"""The base of consumers that call a handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers of all kinds share: group, subscriptions, connections, readiness and failure.
+"""The base of all consumers: group, subscriptions, connections, readiness and failure.
 
 Source: DefaultMQPushConsumerImpl.copySubscription and subscribe, RocketMQ 5.3.
 """

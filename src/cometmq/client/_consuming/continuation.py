@@ -54,7 +54,7 @@ RULES: dict[Cause, tuple[Start, Start]] = {
     Cause.BELOW_START: (Start.RESPONSE, Start.RESPONSE),
     Cause.MOVED: (Start.RESPONSE, Start.RESPONSE),
 }
-"""Where to start by cause: with a committed offset, and without one."""
+"""The start by cause: with a committed offset, and without one."""
 
 
 def cause_of(

@@ -34,7 +34,7 @@ CANCEL_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSpec:
-    """What an application requests of a consumer."""
+    """The arguments of a consumer, checked."""
 
     group: str
     """Without a namespace."""

@@ -36,7 +36,7 @@ from cometmq.system.failure_log import log_text, log_trace
 log = logging.getLogger(__name__)
 
 _CANNOT_FILTER = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-"""What brokers respond if they do not filter by properties, or cannot parse an expression."""
+"""Codes of brokers that do not filter by properties, or cannot parse an expression."""
 _OFF = "does not support consumer to filter message by"
 """In the remark of brokers whose setting `_SWITCH` is off; only CometMQ's names the setting."""
 _SWITCH = "enablePropertyFilter"

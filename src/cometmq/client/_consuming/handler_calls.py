@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 DEAD_LETTER = -1
 """The delay level that makes a dead letter at once."""
 NO_REDELIVERY, AS_DEAD_LETTER = "none", "dead-letter"
-"""What the log says of a failed message instead of the time until its redelivery."""
+"""Words of the log for a failed message, instead of the time until its redelivery."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
@@ -57,7 +57,7 @@ class Outcome:
     """For those others: a level, 0 to let the broker choose, -1 for dead letters at once."""
     end: ConsumeEnd
     error: BaseException | None = None
-    """What the handler raised, if it failed with an error."""
+    """The error that the handler raised, if it failed with one."""
     delay_s: float | None = None
     """For those others: the exact delay that the handler has chosen, or None."""
 
@@ -103,7 +103,7 @@ def _wrong_field(context: ConsumeContext) -> str:
 
 
 class OrderedAction(Enum):
-    """What to do with a queue after a call with messages of it."""
+    """The treatment of a queue after a call with its messages."""
 
     COMMIT = "commit"
     """The open messages are consumed."""
@@ -332,7 +332,7 @@ class Ended:
     error: BaseException | None
     seconds: float
     delivery: DeliveryContext | None
-    """What the hooks were shown; None without hooks."""
+    """The context that the hooks got; None without hooks."""
 
     def __post_init__(self) -> None:
         """Make a result that was not awaited or iterated an error: its work was not done."""

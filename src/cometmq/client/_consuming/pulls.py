@@ -97,7 +97,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """What all pulls of a queue by one consumer request."""
+    """The part of a pull that is equal in all pulls of a queue by one consumer."""
 
     group: str
     queue: MessageQueue

@@ -121,7 +121,7 @@ class QueueListenerCalls:
 
 
 class QueueTable(dict[MessageQueue, T]):
-    """What a consumer has of each assigned queue, whose queues are also found by their topic.
+    """A consumer's values by assigned queue, which also finds the queues of a topic.
 
     A rebalance asks for the queues of each topic: with thousands of topics, going through all
     queues each time would take minutes.

@@ -33,7 +33,7 @@ class Window:
         self._slot_s = slot_s
         self._now = now
         self._slots: deque[list[Any]] = deque()
-        """Of each slot its number, then the three sums, oldest first."""
+        """For each slot its number, then the three sums; the oldest slot first."""
 
     def add(self, amount: float, times: int = 1, messages: int = 0) -> None:
         """Add an amount that came in ``times`` parts, and the messages that it was for."""

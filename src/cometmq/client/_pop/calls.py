@@ -76,7 +76,7 @@ class ReceiptHandle:
     broker_name: str
     queue_id: int
     offset: int
-    """Of the message in the queue it was taken from."""
+    """The offset of the message in the queue from which it was popped."""
 
     @classmethod
     def parse(cls, text: str, *, offset: int | None = None) -> ReceiptHandle:

@@ -74,7 +74,7 @@ class _BrokerQueues:
         self.ready = False
         """Whether the broker has fixed where the group starts."""
         self.failure: BaseException | None = None
-        """What the last request raised."""
+        """The error of the last request."""
         self.retry_at = 0.0
         """When to send the next request after a failure, in seconds of the steady clock."""
         self.empty_wakeups = 0

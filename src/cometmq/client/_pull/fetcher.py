@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """What it counts for: an empty one takes up room, too."""
+        """The number of messages that it counts for; an empty one counts for one."""
         return len(self.messages) or 1
 
     @property
@@ -97,7 +97,7 @@ class _Stream(FetchLoop[PullResult]):
         )
         self.queue = queue
         self.offset = offset
-        """Where the next pull begins; None until that is known."""
+        """The offset of the next pull; None until it is known."""
         self.paused = False
         self.count = 0
         self.size_bytes = 0

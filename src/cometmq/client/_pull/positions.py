@@ -40,7 +40,7 @@ class Unfinished:
     before: QueueOffset | None
     """The queue's offset of delivery before them."""
     delivery: DeliveryContext | None = None
-    """What the hooks were shown; None without hooks."""
+    """The context that the hooks got; None without hooks."""
     dropped: bool = False
     """Whether its queue was moved or revoked meanwhile: it no longer counts."""
     begun_s: float = field(default_factory=time.monotonic)

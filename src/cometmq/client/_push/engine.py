@@ -49,7 +49,7 @@ ANNOUNCING_PAUSE, ANNOUNCING_PAUSE_S_MAX = 4.0, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSpec(ConsumerSpec):
-    """What an application requests of a push consumer."""
+    """The arguments of a push consumer, checked."""
 
     broadcast: bool
     strategy: AllocationStrategy

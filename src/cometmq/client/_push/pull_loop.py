@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 WAITS_UNTIL_LOGGED = 30
 """A loop that has waited so often in a row logs which limit it waits for."""
 _NOT_SUBSCRIBED = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
-"""What a broker responds that has no subscription of the topic, or not the newest one."""
+"""Codes of a broker that has no subscription of the topic, or not the newest one."""
 REFRESH_EVERY = 3
 """Failed pulls in a row until the topic's route is requested again."""
 
@@ -129,7 +129,7 @@ class PullLoop(FetchLoop[PullResult]):
     ) -> None:
         self.queue = process_queue.queue
         self.next_offset: QueueOffset | None = None
-        """Where the next pull begins; None until that is known."""
+        """The offset of the next pull; None until it is known."""
         super().__init__(
             f"pull-{self.queue}",
             str(self.queue),
@@ -161,7 +161,7 @@ class PullLoop(FetchLoop[PullResult]):
         self._check_pause = check_pause
         self._pulls: QueuePulls | None = None
         self._target: _Target | None = None
-        """Where the last pull went."""
+        """The broker of the last pull."""
         self._target_replica = MASTER_ID
         self._routes_version = -1
         """The replica that the target was found for, and the version of the routes it was found

@@ -23,7 +23,7 @@ from cometmq.protocol.batch import ITEM_BYTES_MIN
 from cometmq.remoting.tasks import Supervisor
 
 ESTIMATED_BYTES = 20
-"""What a message takes beside its texts, as RocketMQ's examples estimate it."""
+"""Bytes of a message beside its texts, as RocketMQ's examples estimate them."""
 
 
 def split(messages: Iterable[Message], bytes_max: int) -> Iterator[list[Message]]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """What is known of one broker."""
+    """The latency of one broker, as it is known."""
 
     latency_ms: float
     available_from_s: float

@@ -201,11 +201,11 @@ class SendAttempts:
         self._back_off = back_off
         self._left = policy.fixed_retries if is_fixed else policy.retries
         self.failed: list[SendAttempt] = []
-        """In order. Of the attempts on brokers that were away, only the last one of each."""
+        """Failed attempts in order; only the last one for each broker that was away."""
         self.failed_brokers: set[str] = set()
-        """Those that failed since the last pause."""
+        """Brokers that failed since the last pause."""
         self.refused_brokers: set[str] = set()
-        """Those that would refuse every further attempt, too."""
+        """Brokers that would refuse every further attempt, too."""
         self.has_failed = False
         """Whether an attempt has failed."""
         self.is_written = False

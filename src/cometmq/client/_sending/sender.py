@@ -90,7 +90,7 @@ class Sender:
         self.instance = self._instance = instance
         """Connections and routes."""
         self.namespace = self._namespace = instance.namespace
-        """What names are wrapped in."""
+        """The namespace in which names are wrapped."""
         self._group = group
         self._wire_group = self._namespace.wrap_group(group)
         self.settings = self._settings = settings
@@ -102,7 +102,7 @@ class Sender:
         self.refusals = SendRefusals(group)
         """Sends that brokers refuse for good."""
         self.pauses = Pauses()
-        """Of the sends that wait before a retry."""
+        """The pauses of sends that wait before a retry."""
         self._forbidden_hooks = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
         self._send_hooks = [hook for hook in hooks if isinstance(hook, SendHook)]
         self.has_hooks = bool(self._send_hooks or self._forbidden_hooks)

@@ -44,11 +44,11 @@ _FIELDS = {
     "store_host": str, "reconsume_times": int, "flag": int, "properties": dict,
     "body_base64": str,
 }  # fmt: skip
-"""What `DeadLetter.decode` reads, with the types; the other fields are made of these."""
+"""The fields that `DeadLetter.decode` reads, with their types; it derives the other fields."""
 
 
 class ResendTo(Enum):
-    """Where dead letters are sent again.
+    """The topic to which dead letters are sent again.
 
     Example:
         await admin.resend_dead_letters(page.letters, to=ResendTo.TOPIC)

@@ -52,7 +52,7 @@ SEND_S = 10.0
 
 
 class ResendStatus(Enum):
-    """What happened to a dead letter that was to be sent again.
+    """The result for a dead letter that was to be sent again.
 
     Example:
         failed = [each for each in results if each.status is ResendStatus.FAILED]
@@ -70,7 +70,7 @@ class ResendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """What happened to one dead letter that was to be sent again.
+    """A dead letter that was to be sent again, with the result.
 
     Example:
         results: list[Resent] = await admin.resend_dead_letters(page.letters)
@@ -81,7 +81,7 @@ class Resent:
     letter: DeadLetter
     """The dead letter."""
     status: ResendStatus
-    """What happened."""
+    """The result."""
     topic: str
     """The target topic."""
     reason: str = ""
@@ -486,7 +486,7 @@ class _Merge:
     """
 
     rest: dict[MessageQueue, range]
-    """What was not taken yet; a queue leaves when all was."""
+    """Offsets that were not read yet; a queue without any is removed."""
     begin_ms: int
     end_ms: int
     """Messages that were stored before the one, or not before the other, are passed over."""

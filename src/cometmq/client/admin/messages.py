@@ -253,7 +253,7 @@ class TrackKind(Enum):
     CONSUMED = "CONSUMED"
     """The group has committed an offset after the message."""
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
-    """The same, but the group does not subscribe to the message's tag."""
+    """The group has committed an offset after the message, but does not subscribe to its tag."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     """The group has not committed an offset after the message."""
     PULL = "PULL"

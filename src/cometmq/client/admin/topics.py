@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 READ_WRITE = Perm.READ | Perm.WRITE
 
 ORDER_SPACE = "ORDER_TOPIC_CONFIG"
-"""Where name servers keep which queues of which brokers an ordered topic has."""
+"""The namespace of name servers with the brokers and queues of ordered topics."""
 
 
 class Topics(AdminCore):

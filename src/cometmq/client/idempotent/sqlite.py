@@ -99,7 +99,7 @@ class SqliteMarks:
         self._path = Path(path).expanduser()
         self._timeout = timeout
         self._inherited: list[object] = []
-        """What a fork left us of the parent's: never to be used, nor closed."""
+        """Connections of the parent that a fork has copied: never used and never closed."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:

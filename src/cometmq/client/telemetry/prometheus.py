@@ -75,7 +75,7 @@ class Watched(Protocol):
         """The queues it has now."""
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What it holds of each queue."""
+        """Return the state of each queue."""
 
 
 class MetricHooks(SendHook, ConsumeHook):
@@ -218,7 +218,7 @@ def _outcome(context: SendContext) -> str:
 
 
 class _Consumers(Collector):
-    """What watched consumers hold, read when metrics are collected."""
+    """Gauges of watched consumers, read when metrics are collected."""
 
     def __init__(self) -> None:
         self._loops: WeakKeyDictionary[Watched, asyncio.AbstractEventLoop | None]

@@ -65,7 +65,7 @@ class ConsumeBefore:
     region: str | None
     group: str
     request_id: str
-    """The same in the record of the call's end."""
+    """The id of the handler call; the record of its end has it, too."""
     message_id: str
     retries: int
     keys: str | None
@@ -78,7 +78,7 @@ class ConsumeAfter:
     request_id: str
     message_id: str
     cost_ms: int
-    """Of the whole call, divided by its messages."""
+    """The time of the whole call, divided by its messages."""
     success: bool
     keys: str | None
     end: ConsumeEnd = ConsumeEnd.SUCCESS

@@ -56,9 +56,9 @@ class EpochSlaveConnection(SlaveConnection):
         self._messages = SlaveMessages()
         self._epoch = Epoch(0, 0)
         self._epoch_end = -1
-        """Where the epoch at `sent_to` ends; at or below `sent_to` if that is not known."""
+        """The end of the epoch at `sent_to`; at or below `sent_to` if it is not known."""
         self.greeting: Greeting | None = None
-        """What the slave says of itself; None before it is received."""
+        """The greeting of the slave; None before it is received."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the slave."""

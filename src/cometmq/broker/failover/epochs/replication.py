@@ -42,7 +42,7 @@ FIRST_CHECK_S: Final = 3.0
 ASK_AGAIN_S: Final = 1.0
 """Least time between a request for another in-sync set that failed and the next one."""
 JOIN_S: Final = 1.0
-"""For so long sends wait for a slave that is about to become a member of the in-sync set."""
+"""The longest time that sends wait for a slave that is about to join the in-sync set."""
 
 
 class EpochError(StoreError):

@@ -136,7 +136,7 @@ class EpochMasterConnection(MasterConnection):
         self._has_joined = False
         """Whether the epochs of the master were received."""
         self._copied_from: int | None = 0
-        """Where the log is copied anew if they differ; None to leave it as it is."""
+        """The offset from which the log is copied anew if last records differ; None to leave it."""
         self._master_epochs: list[Epoch] = []
         self._chunk: ChunkHeader | None = None
         """The header of the current chunk."""

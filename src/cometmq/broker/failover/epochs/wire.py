@@ -36,7 +36,7 @@ CHUNK: Final = Struct(">iiqiqq")
 
 
 class Greeting(NamedTuple):
-    """What a slave says of itself when it connects."""
+    """The first bytes of a slave on a connection: who it is."""
 
     broker_id: int
     """The id that the controller gave it."""
@@ -53,7 +53,7 @@ class Greeting(NamedTuple):
 
 
 class MasterEpochs(NamedTuple):
-    """What a master says of its log when a slave connects."""
+    """The response of a master to a greeting: the epochs of its log."""
 
     log_end: int
     epochs: list[Epoch]
@@ -67,7 +67,7 @@ class MasterEpochs(NamedTuple):
 
 
 class ChunkHeader(NamedTuple):
-    """What precedes bytes of the log."""
+    """The header before bytes of the log."""
 
     size: int
     log_offset: int

@@ -435,6 +435,31 @@ async def test_an_old_master_loses_what_the_new_one_lacks(start: Start, flush: s
     await until(lambda: new.store.flush() and shown(new) == expected)
 
 
+async def test_a_disk_that_refuses_the_offsets_does_not_cost_confirmed_records(
+    start: Start,
+) -> None:
+    """They are truncated only where no record ends at the common point."""
+    old, new = await start(1), await start(2)
+    await old.lead(1)
+    put(old.store, b"both")
+    await member(old, new)
+    await equal(old, new)
+    point = old.store.written_to
+    new.follow("")
+    put(old.store, b"old")
+    await new.lead(2)
+
+    def refuse_once(log_end: int) -> None:
+        old.truncated.append(log_end)
+        if len(old.truncated) == 1:
+            raise StoreError("the disk refuses")
+
+    old.replication.copy.before_truncation = refuse_once
+    old.follow(new.ha_address)
+    await equal(old, new)
+    assert old.truncated == [point, point]
+
+
 async def test_masters_that_begin_at_the_same_offset_do_not_diverge(start: Start) -> None:
     """The case in which replicas of RocketMQ 5.3.3 have different logs and do not notice."""
     old, new = await start(1), await start(2)

@@ -7,6 +7,7 @@ from cometmq.store.appender import Appended, AppendedBatch, NewMessage
 from cometmq.store.commit_log import CONFIRMS_ALL
 from cometmq.store.config import SMALL_LOG_FILE_BYTES, StoreSettings
 from cometmq.store.errors import (
+    NoRecordBeginsError,
     SegmentCreateError,
     SegmentNotReadyError,
     StoreCorruptError,
@@ -35,6 +36,7 @@ __all__ = [
     "TagMatcher",
     "Replica",
     "ReplicaError",
+    "NoRecordBeginsError",
     "StoreUnavailableError",
     "SegmentCreateError",
     "SegmentNotReadyError",

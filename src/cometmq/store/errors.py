@@ -23,6 +23,10 @@ class SegmentNotReadyError(SegmentCreateError):
     """The next file of the commit log is still being allocated; nothing was stored."""
 
 
+class NoRecordBeginsError(StoreError):
+    """No whole record begins where the log is to be truncated; nothing was changed."""
+
+
 class StoreLockedError(StoreError):
     """Another process has the store open."""
 

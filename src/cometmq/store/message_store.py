@@ -892,7 +892,7 @@ class MessageStore:
                 a record ends there. What it raises ends the call; nothing was removed.
 
         Raises:
-            StoreError: no whole record begins there; nothing was changed.
+            NoRecordBeginsError: no whole record begins there; nothing was changed.
             SegmentNotReadyError: a log file is being allocated; call it again after
                 `wait_for_segment`.
             SetAsideError: confirmed records cannot be kept; nothing was removed.

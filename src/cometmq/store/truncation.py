@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import logging
 
-from cometmq.model.errors import StoreError
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.durability import Durability
+from cometmq.store.errors import NoRecordBeginsError
 from cometmq.store.index import Index
 from cometmq.store.record_scan import read_facts
 
@@ -33,7 +33,7 @@ def check_border(log: CommitLog, offset: int) -> None:
     """Refuse to truncate the log where no record begins.
 
     Raises:
-        StoreError: with what is there.
+        NoRecordBeginsError: with what is there.
     """
     first, end = log.min_offset(), log.written_to
     problem = None
@@ -44,7 +44,7 @@ def check_border(log: CommitLog, offset: int) -> None:
         assert segment is not None
         problem = read_facts(segment, offset - segment.base_offset, True).problem
     if problem is not None:
-        raise StoreError(
+        raise NoRecordBeginsError(
             f"cannot truncate the log at offset {offset}: met {problem}, expected the beginning of"
             " a whole record; empty the store, so that it is copied from the master again"
         )

@@ -47,13 +47,8 @@ from cometmq.broker.failover.epochs.wire import (
 )
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
-from cometmq.model.errors import ProtocolError, StoreError
-from cometmq.store import (
-    MessageStore,
-    ReplicaError,
-    SegmentNotReadyError,
-    StoreUnavailableError,
-)
+from cometmq.model.errors import ProtocolError
+from cometmq.store import MessageStore, NoRecordBeginsError, ReplicaError
 from cometmq.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -251,9 +246,7 @@ class EpochMasterConnection(MasterConnection):
         """
         try:
             self._truncate(common.point)
-        except (StoreUnavailableError, SegmentNotReadyError):
-            raise
-        except StoreError as problem:
+        except NoRecordBeginsError as problem:
             if not common.epochs:
                 raise
             start = common.epochs[-1].start

@@ -36,7 +36,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.compression import MissingPackageError
 from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting.tasks import Supervisor, is_call_failure
-from cometmq.system.failure_log import FailureLog, error_text
+from cometmq.system.failure_log import FAILING_MAX, FailureLog, error_text
 
 R = TypeVar("R")
 
@@ -49,6 +49,8 @@ PERMANENT_S = 120.0
 REFUSED_S = 30.0
 """Seconds after which refusals of brokers are permanent: longer than a broker takes to read its
 accounts again."""
+ALIKE_MAX = 3
+"""Queues of one consumer that log one reason, such as a broker that cannot be reached."""
 ERROR_CHARS_MAX = 1_024
 """Limit of the text of an error in a message, a request or a log line."""
 
@@ -69,9 +71,10 @@ class SupervisedFailureLog(FailureLog):
         works: str,
         name: str,
         more: str = "",
+        alike_max: int = FAILING_MAX,
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
-        super().__init__(log, fails=fails, works=works, name=name, more=more)
+        super().__init__(log, fails=fails, works=works, name=name, more=more, alike_max=alike_max)
         self._on_permanent = on_permanent
         self._non_transient: dict[str, tuple[int, float]] = {}
         """For each subject how many of its latest errors in a row are not transient, and when the

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from time import monotonic
 
 from cometmq.model.errors import CometError
@@ -34,12 +35,22 @@ class FailureLog:
         works: the sentence for the success that ends a streak.
         name: the field of the subject in the log, such as ``address``.
         more: further fields of each line, such as ``group=g``.
+        alike_max: how many failing subjects log one reason. A lost broker may fail hundreds of
+            queues; then one line says that the others are debug lines.
     """
 
     def __init__(
-        self, log: logging.Logger, *, fails: str, works: str, name: str, more: str = ""
+        self,
+        log: logging.Logger,
+        *,
+        fails: str,
+        works: str,
+        name: str,
+        more: str = "",
+        alike_max: int = FAILING_MAX,
     ) -> None:
         self._log = log
+        self._alike_max = alike_max
         # The name is part of the format, so that it names a field of a JSON line.
         fails, works = (f"{text.replace('%', '%%')} {name}=%s%s" for text in (fails, works))
         self._fails, self._works = f"{fails} error=%s", works
@@ -65,7 +76,7 @@ class FailureLog:
                 self._streaks[subject] = streak
         streak.count += 1
         text = streak.reason = log_text(error)
-        is_new = not quiet and streak.is_new(text)
+        is_new = not quiet and streak.is_new(text) and self._is_rare(streak)
         self._log.log(
             logging.WARNING if is_new else logging.DEBUG,
             self._fails,
@@ -75,6 +86,17 @@ class FailureLog:
             exc_info=log_trace(error),
         )
         return streak.count
+
+    def _is_rare(self, streak: _Streak) -> bool:
+        """Return whether few other subjects fail for the reason of this one."""
+        if len(self._streaks) <= self._alike_max:
+            return True
+        alike = (each for each in self._streaks.values() if each.has(streak.reason))
+        count = sum(1 for _ in islice(alike, self._alike_max + 2))
+        if count == self._alike_max + 1:
+            text = "further failures with this error are logged at level DEBUG%s error=%s"
+            self._log.warning(text, self._more, streak.reason)
+        return count <= self._alike_max
 
     @property
     def is_failing(self) -> bool:
@@ -110,6 +132,10 @@ class _Streak:
         """The newest one."""
         self._reasons: list[int] = []
         """Hashes of the reasons that were warnings."""
+
+    def has(self, reason: str) -> bool:
+        """Return whether `is_new` has noted a reason."""
+        return hash(reason) in self._reasons
 
     def is_new(self, reason: str) -> bool:
         """Note a reason; return whether it is a further one, of those that are logged."""

@@ -13,7 +13,7 @@ from cometmq.client._push import assigned_queues
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
-from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.errors import ConnectError, QueueNotFoundError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor
@@ -444,6 +444,28 @@ async def test_a_queue_in_doubt_that_only_this_member_has_consumed_is_committed(
 
     assert rig.store.kept == {QUEUE: 9}
     assert rig.queues.queues() == [QUEUE]
+
+
+async def test_an_offset_that_cannot_be_read_is_logged_once_until_it_can_be_read(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(queue: MessageQueue) -> QueueOffset | None:
+        raise ConnectError("the broker is away")
+
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    rig.store.update(QUEUE, QueueOffset(9))
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.store, "stored", unreadable)
+            for _ in range(3):
+                assert await rig.queues.release_if_overtaken(rig.fetched) is None
+        assert await rig.queues.release_if_overtaken(rig.fetched) is False
+
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "cannot read an offset, messages may be redelivered"
+        f" queue={QUEUE} group=g error=the broker is away"
+    ] * 2
 
 
 async def test_a_revoked_queue_does_not_lower_what_another_member_has_committed(

@@ -118,6 +118,32 @@ def test_the_reasons_that_a_row_logs_are_limited(caplog: pytest.LogCaptureFixtur
     assert len(told(caplog)) == REASONS_MAX
 
 
+def test_few_subjects_log_one_reason_and_one_line_says_that_there_are_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = FailureLog(
+        LOG, fails="pull failed", works="pulls", name="queue", more="group=g", alike_max=2
+    )
+
+    for quiet in (True, False, False):
+        for queue in ("t:0", "t:1", "t:2", "t:3", "t:4"):
+            watched.failed(queue, OSError("gone"), quiet=quiet)
+    watched.failed("t:4", OSError("refused"))
+    watched.succeeded("t:3")
+
+    assert told(caplog) == [
+        ("WARNING", "pull failed queue=t:0 group=g error=gone"),
+        ("WARNING", "pull failed queue=t:1 group=g error=gone"),
+        (
+            "WARNING",
+            "further failures with this error are logged at level DEBUG group=g error=gone",
+        ),
+        ("WARNING", "pull failed queue=t:4 group=g error=refused"),
+        ("INFO", "pulls queue=t:3 group=g"),
+    ]
+
+
 def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=LOG.name)
     watched = troubles()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from cometmq.client._consuming.continuation import Cause, cause_of, log_cause
 from cometmq.client._consuming.pulls import PullResult
 from cometmq.client._consuming.rebalancer import QueueTable
-from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
+from cometmq.client._supervision import ALIKE_MAX, STEP_S_MAX, FetchLoop, SupervisedFailureLog
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -233,6 +233,7 @@ class Fetcher:
             works="pull succeeds again",
             name="queue",
             more=f"group={group}",
+            alike_max=ALIKE_MAX,
             on_permanent=on_permanent,
         )
         self.waiting: set[_Stream] = set()

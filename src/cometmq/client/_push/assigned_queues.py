@@ -37,11 +37,12 @@ from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._push.pull_loop import FirstOffset, PullLoop
+from cometmq.client._supervision import ALIKE_MAX
 from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
-from cometmq.system.failure_log import log_text, log_trace
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,14 @@ class AssignedQueues:
         """Revoked queues that are not committed yet: their next owners wait."""
         self._endings = Supervisor(f"queues of {group}")
         self._closed = False
+        self._reading = FailureLog(
+            log,
+            fails="cannot read an offset, messages may be redelivered",
+            works="the offset is read again",
+            name="queue",
+            more=f"group={group}",
+            alike_max=ALIKE_MAX,
+        )
         self._uncommitted: list[MessageQueue] = []
         """Queues that began without a committed offset."""
         self._begun = asyncio.Event()
@@ -334,6 +343,7 @@ class AssignedQueues:
         finally:
             fetched.clear()
             self._store.forget(queue)
+            self._reading.forget(str(queue))
             self._releasing.pop(queue, None)
             self._leaving.pop(queue, None)
             self._on_free()
@@ -378,18 +388,14 @@ class AssignedQueues:
     async def _committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the committed offset of a queue, 0 without one; None if it cannot be read."""
         try:
-            return await self._store.stored(queue) or QueueOffset(0)
+            committed = await self._store.stored(queue) or QueueOffset(0)
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            log.warning(
-                "cannot read an offset, messages may be redelivered queue=%s group=%s error=%s",
-                queue,
-                self._group,
-                log_text(error),
-                exc_info=log_trace(error),
-            )
+            self._reading.failed(str(queue), error)
             return None
+        self._reading.succeeded(str(queue))
+        return committed
 
     async def release_if_overtaken(self, fetched: ProcessQueue) -> bool | None:
         """Release a queue if another member has committed a higher offset; it begins there again.

@@ -32,7 +32,12 @@ from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import RELOCK_S, Locks, OrderedService
 from cometmq.client._push.process_queue import Limits, ProcessQueue
 from cometmq.client._push.pull_loop import FirstOffset, PullLoop
-from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks, raise_non_transient
+from cometmq.client._supervision import (
+    ALIKE_MAX,
+    SupervisedFailureLog,
+    SupervisedTasks,
+    raise_non_transient,
+)
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store
 from cometmq.client.settings import PushSettings
@@ -112,6 +117,7 @@ class PushEngine(Engine):
             works="pull succeeds again",
             name="queue",
             more=f"group={self.group}",
+            alike_max=ALIKE_MAX,
             on_permanent=tasks.end,
         )
         self._allocation = MemberAllocation(

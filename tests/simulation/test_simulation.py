@@ -42,7 +42,7 @@ SEEDS = rounds(test=300, long=10_000)
 PARTS = rounds(test=3, long=9)
 """A part has each third, or each ninth, of the layouts, and all their seeds."""
 PLANTED_SEEDS = 40
-"""So many worlds are enough to find each planted bug."""
+"""The number of worlds that is enough to find each planted bug."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

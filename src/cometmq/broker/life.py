@@ -13,7 +13,7 @@ they are built is that of their dependencies. A broker calls, one after the othe
     save                the last: write files and close them   in that order
 
 and in between, at any time, what has happened: `role_changed`, `settings_changed`,
-`connection_closed`, `before_truncation`. A hook that a feature does not need it leaves out.
+`connection_closed`, `before_truncation`. A feature leaves out the hooks that it does not need.
 
 If a feature fails, the others are called all the same, except where something must not go on then:
 the start, `before_sends` and `before_truncation`.

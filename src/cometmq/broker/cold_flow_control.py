@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     together: int
     """By all pulls."""
     group: int
-    """By those of one group."""
+    """By the pulls of one group."""
 
 
 def limits_of(settings: BrokerSettings) -> Limits | None:

@@ -135,7 +135,7 @@ class ColdReads:
             asyncio.ensure_future(_all_of(reads)).add_done_callback(then)
 
     def _read_in_order(self, part: ColdPart, group: str) -> list[asyncio.Future[None]]:
-        """Read a part up to the end of its block, and blocks after it that nobody waits for."""
+        """Read a part up to the end of its block, and blocks after it that no request waits for."""
         stop = min(part.useful_to, -(-part.stop // BLOCK_BYTES) * BLOCK_BYTES)
         block = self._blocks.get((part.file, stop))
         if block is None:

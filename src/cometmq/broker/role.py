@@ -33,7 +33,7 @@ def check_role(name: str, broker_id: int) -> None:
     """Refuse a broker id that does not belong to the role.
 
     Raises:
-        ConfigError: a slave has the id of masters, or the other way round.
+        ConfigError: a slave has the id of masters, or a master the id of slaves.
     """
     if name == SLAVE and broker_id <= MASTER_ID:
         raise ConfigError(f"brokerId={broker_id} with brokerRole={SLAVE}: expected 1 or more")

@@ -55,7 +55,7 @@ CHANGES_MAX: Final = 20_000
 """Changes that wait for a write; further requests are refused as busy."""
 CLOSE_S_MAX: Final = 5.0
 WHOLE_ENTRIES_MAX: Final = 300
-"""A table of up to so many entries is always written as a whole."""
+"""The largest table that is always written as a whole, in entries."""
 APART_MAX: Final = 250
 """Entries in the file of changes: its old lines are written again with each new one."""
 MERGE_S: Final = 5.0

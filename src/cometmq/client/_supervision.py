@@ -264,7 +264,7 @@ class SupervisedLoop(ABC):
         return False
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for `wake`, at most so many seconds."""
+        """Wait for `wake`, at most this many seconds."""
         self._woken.clear()
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):

@@ -272,7 +272,7 @@ class FilterHook:
     def keep(
         self, group: str, queue: MessageQueue, messages: list[StoredMessage]
     ) -> list[StoredMessage]:
-        """Return those of the messages that are to be consumed.
+        """Return the messages that are to be consumed.
 
         If it raises, or returns anything else, the error is logged and all are consumed.
         """

@@ -213,7 +213,7 @@ class PushConsumer(CallbackConsumer):
         self._engine.replica.forced = broker_id
 
     def queues(self) -> list[MessageQueue]:
-        """Return the assigned queues, without those of the retry topic."""
+        """Return the assigned queues, without the queues of the retry topic."""
         retry_topic = self._subscriptions.retry_topic
         owned = self._engine.queues.queues()
         unwrap = self._instance.namespace.unwrap_queue

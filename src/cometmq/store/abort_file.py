@@ -35,7 +35,7 @@ class AbortFile:
 
     Args:
         files: the file system.
-        paths: those of the store.
+        paths: the paths of the store.
     """
 
     def __init__(self, files: Files, paths: StorePaths) -> None:

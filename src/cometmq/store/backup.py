@@ -500,7 +500,7 @@ def _check_log(settings: StoreSettings, original: Path, begin: int, end: int) ->
     """Read the whole log of a copy; return when its last record was stored, 0 for none.
 
     Args:
-        settings: those of the copy.
+        settings: the settings of the copy.
         original: the directory of the log that was copied, for the error.
         begin, end: the log offsets between which there must be nothing but whole records.
 

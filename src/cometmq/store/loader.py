@@ -42,8 +42,8 @@ class Loader:
     """Makes the parts of one store and loads them.
 
     Args:
-        settings: those of the store.
-        paths: those of the store.
+        settings: the settings of the store.
+        paths: the paths of the store.
         files: the file system.
         now_ms: the wall clock.
         read_only: whether no file may be written, created or deleted.

@@ -45,7 +45,7 @@ def set_aside(
 
     Args:
         files: the file system.
-        paths: those of the store.
+        paths: the paths of the store.
         log: the commit log, which is synced.
         offset: where the log is about to be truncated.
         confirmed_to: the confirm offset, for messages.

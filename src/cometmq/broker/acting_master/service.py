@@ -56,7 +56,7 @@ class ActingMaster:
         client: sends requests to name servers and other brokers.
         settings: returns the current settings of the broker.
         registration: knows the name servers.
-        hears_master: returns whether the master has sent something within so many seconds.
+        hears_master: returns whether the master has sent something within this many seconds.
         delay, halves: the scheduled messages and the half messages of this broker.
     """
 

@@ -77,7 +77,7 @@ READS_AT_ONCE: Final = 2
 UNCONFIRMED_MAX: Final = 256
 """Positions that are kept until they are confirmed; then the newest one is replaced."""
 UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""While scheduled messages wait, the end of the log is stored again after so many bytes."""
+"""Bytes after which the end of the log is stored again while scheduled messages wait."""
 
 
 Send = Callable[[str, RecordParts], Awaitable[None]]

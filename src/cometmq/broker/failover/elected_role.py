@@ -160,7 +160,7 @@ class ElectedRole:
         identity: the id of this broker.
         names: of the store, its set and this process.
         replication: of the log; it leads and follows with the role.
-        epochs: those of the log.
+        epochs: the epochs of the log.
         gap: creates the topics that were not copied before this broker is elected, and puts its
             epoch into their version.
         client: asks the master where it sends its log.

@@ -113,7 +113,7 @@ class TopicGap:
     """Knows for which messages a topic may be missing, and creates it.
 
     Args:
-        topics: those of this broker; they use it from now on.
+        topics: the topics of this broker; they use it from now on.
         store: the log and the queues.
         file: topics-known.json.
         settings: returns the current settings of the broker.

@@ -626,5 +626,5 @@ async def registration_body(
 
 
 def _back_off_s(attempts: int, first_s: float, max_s: float) -> float:
-    """Return the pause after so many attempts: each is twice the one before."""
+    """Return the pause after a number of attempts: each is twice the one before."""
     return min(first_s * 2.0 ** min(attempts - 1, 10), max_s)

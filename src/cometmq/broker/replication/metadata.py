@@ -78,7 +78,7 @@ class _Offsets(NamedTuple):
 
 
 class MetadataCopy:
-    """Keeps the tables of a slave as those of its master.
+    """Keeps the tables of a slave equal to its master's.
 
     Args:
         role: whether this broker is a slave, and of which master.

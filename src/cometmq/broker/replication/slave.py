@@ -223,7 +223,7 @@ class LogCopy:
                 raise problem
 
     def hears_master(self, seconds: float) -> bool:
-        """Return whether the master has sent something within so many seconds."""
+        """Return whether the master has sent something within this many seconds."""
         connection = self._connection
         return connection is not None and connection.silent_s < seconds
 
@@ -379,7 +379,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self._taken = at
 
     def _chunk_begins(self, offset: int, size: int) -> None:
-        """Expect so many bytes for a log offset, or a heartbeat.
+        """Expect a number of bytes for a log offset, or a heartbeat.
 
         Raises:
             ProtocolError: they are not those of the last record, which is to be compared.

@@ -37,7 +37,7 @@ def retry_level(policy: GroupRetryPolicy, levels: DelayLevels, reconsume_times: 
 
     Args:
         policy: that of the group.
-        levels: those of the broker.
+        levels: the levels of the broker.
         reconsume_times: the retries of the message so far.
     """
     delay_ms = policy.delay_ms(reconsume_times)
@@ -56,7 +56,7 @@ def level_of_copy(
 
     Args:
         policy: that of the group.
-        levels: those of the broker.
+        levels: the levels of the broker.
         reconsume_times: the retries of the message so far, without this one.
         requested: the property DELAY of the copy.
     """

@@ -71,7 +71,7 @@ class SendBackHandler:
         host: the address of this broker, which refusals name.
         store_host: the same as records contain it, 8 or 20 bytes.
         durability: what responses wait for.
-        queue_chance: returns the number of a queue, out of so many, at random.
+        queue_chance: returns a random number below a number of queues.
     """
 
     def __init__(

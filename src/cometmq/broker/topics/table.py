@@ -218,7 +218,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Read the file and add the system topics that are missing.
 
         Args:
-            queues: those of the store; None for a store without any.
+            queues: the queues of the store; None for a store without any.
 
         Raises:
             StoreError: the file cannot be read, or cannot be written.

@@ -51,7 +51,8 @@ def half_properties(topic: str, queue_id: int, properties: Mapping[str, str]) ->
 
     Args:
         topic, queue_id: its target queue.
-        properties: those of the message, with a unique id; what only a broker may set is dropped.
+        properties: the properties of the message, with a unique id. Properties that only a broker
+            may set are dropped.
     """
     changed = {name: value for name, value in properties.items() if name not in _OF_BROKERS}
     changed[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
@@ -63,7 +64,7 @@ class HalfMessage:
 
     Args:
         record: its record.
-        properties: those of the record, decoded; None to decode them here.
+        properties: the properties of the record, decoded; None to decode them here.
     """
 
     __slots__ = ("properties", "record")

@@ -834,8 +834,8 @@ def acquire_instance(
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses; empty for the setting
             ``name_servers``.
-        settings: those of a new instance. Only objects whose settings say the same about servers,
-            account, TLS, namespace and so on share one; it keeps its other settings.
+        settings: the settings of a new instance. Objects share an instance only if their settings
+            for servers, account, TLS, namespace and so on are equal; it keeps its other settings.
         instance: use this one, which the caller starts and closes.
         keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a
             restart; clients with it share an instance.

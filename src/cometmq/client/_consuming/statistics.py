@@ -20,7 +20,7 @@ HOUR_S = 3_600.0
 
 
 class Window:
-    """Sums over the last so many seconds, in slots.
+    """Sums over the last seconds, in slots.
 
     Args:
         length_s: how far it reaches back.

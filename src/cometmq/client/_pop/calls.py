@@ -461,7 +461,7 @@ class Acks:
     """Settles deliveries in the background: a failure is logged, and the message is redelivered.
 
     Args:
-        requests: those of the group.
+        requests: the requests of the group.
         on_permanent: called when retrying cannot cure a failure.
     """
 

@@ -94,7 +94,7 @@ class Receiver:
 
     Args:
         instance: whose routes are used.
-        requests: those of the group.
+        requests: the requests of the group.
         deliveries: where received messages are noted.
         subscriptions: what to receive; may change.
         settings: of the consumer.
@@ -247,7 +247,7 @@ class Receiver:
     async def receive(
         self, max_messages: int, wait_s: float, invisible_ms: int
     ) -> list[StoredMessage]:
-        """Return up to so many messages as soon as there are any; none after ``wait_s``.
+        """Return up to this many messages as soon as there are any; none after ``wait_s``.
 
         Raises:
             BackPressureError: too many messages are in flight.

@@ -231,7 +231,7 @@ class PopLoop(FetchLoop[_Response]):
 
     Args:
         source: the queue.
-        requests: those of the group.
+        requests: the requests of the group.
         wanted: returns the filter of the topic; None while it is not subscribed.
         start: where a group starts that has consumed nothing.
         service: consumes.

@@ -150,7 +150,7 @@ class BackOff:
 
     Args:
         deadline: of the send, by the loop's clock.
-        pauses: those of its producer.
+        pauses: the pauses of its producer.
     """
 
     __slots__ = ("_deadline", "_longest_s", "_pauses")

@@ -39,7 +39,7 @@ from cometmq.protocol.message_id import decode_offset_id
 PAGE_MAX = 1_000
 """The most dead letters of one page."""
 PAGE_BYTES = 16 * 1024 * 1024
-"""After so many bytes of bodies a page ends."""
+"""Bytes of bodies after which a page ends."""
 PULL_MESSAGES = 32
 SENDS_MAX = 16
 """Dead letters that are sent at the same time."""
@@ -259,7 +259,7 @@ class DeadLetters(Topics, Queries):
         are sent 16 at a time, so their order may change.
 
         Args:
-            letters: such as those of a page.
+            letters: such as the letters of a page.
             to: the group, or every group of the original topic.
             again: send also what was sent before, with a new id.
             dry_run: send nothing, and return what would happen.

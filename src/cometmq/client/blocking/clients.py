@@ -595,7 +595,7 @@ class PushConsumer(base.CallbackConsumer):
         self._call(self._inner.read_from, broker_id)
 
     def queues(self) -> list[MessageQueue]:
-        """Return the assigned queues, without those of the retry topic."""
+        """Return the assigned queues, without the queues of the retry topic."""
         return self._call(self._inner.queues)
 
     def running_info(self) -> ConsumerRunningInfo:

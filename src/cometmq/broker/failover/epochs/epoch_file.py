@@ -167,7 +167,7 @@ class EpochFile:
             self._replace([*self._epochs, *new])
 
     def keep(self, epochs: Sequence[Epoch]) -> None:
-        """Keep these epochs only: those of `Common`, after the log was truncated.
+        """Keep these epochs only, the epochs of `Common`, after the log was truncated.
 
         Raises:
             StoreError: the disk refused; nothing has changed.

@@ -45,7 +45,7 @@ class EpochSlaveConnection(SlaveConnection):
 
     Args:
         master: whose slave it is.
-        epochs: those of the log.
+        epochs: the epochs of the log.
         leader: keeps the in-sync set.
     """
 

@@ -56,7 +56,7 @@ class EpochReplication:
         role: of this broker; changed by `ElectedRole` only.
         store: the log; it confirms if ``allAckInSyncStateSet`` is set.
         settings: returns the current settings of the broker.
-        epochs: those of the log.
+        epochs: the epochs of the log.
         send_request: requests another in-sync set from the controller, in the background: it
             returns at once. `adopt`, `refused` or `unanswered` is called with the outcome.
         commit: syncs the log.

@@ -62,7 +62,7 @@ class EpochLogCopy(LogCopy):
 
     Args:
         role, store, settings, commit, clock: see `LogCopy`.
-        epochs: those of the log.
+        epochs: the epochs of the log.
         before_truncation: called with the new end of the log before that is truncated; what it
             raises prevents that.
     """

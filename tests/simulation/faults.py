@@ -24,6 +24,8 @@ SLOW_SYNC_S_MAX = 7.0
 """More than ``syncFlushTimeout``."""
 JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
 LOOK_S = 0.05
+REGISTERED_LOOKS_MAX = 60
+"""How often, each `LOOK_S`, a fault of etcd looks whether all brokers are registered."""
 STRANGER = "stranger: "
 """Precedes what a stranger does, in the counts."""
 KEPT_OUT_S_MAX = FIRST_REPORT_S
@@ -318,12 +320,27 @@ class Faults:
         machine.start()
         return True
 
-    async def empty_etcd(self) -> None:
+    async def _is_registered(self) -> bool:
+        """Return whether etcd has all brokers now, or soon.
+
+        A broker that registers in the emptied etcd belongs to another set, and one that registers
+        after the backup has an id that the backup lacks. Both are refused until an operator acts,
+        and a master of the other set acknowledges what no broker of the backup has.
+        """
+        for _ in range(REGISTERED_LOOKS_MAX):
+            if self._world.is_registered():
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
+
+    async def empty_etcd(self) -> bool:
         """The broker sets are gone; perhaps others register; then a backup is restored.
 
         Of two others, the second one ends before, so that its id is free.
         """
         world = self._world
+        if not await self._is_registered():
+            return False
         backup = world.backup_etcd()
         world.note("etcd is emptied")
         world.clear_etcd()
@@ -338,13 +355,16 @@ class Faults:
             other.crash(power=False)
         world.restore_etcd(backup)
         world.note("etcd is restored")
+        return True
 
-    async def restore_etcd(self) -> None:
+    async def restore_etcd(self) -> bool:
         """etcd gets an older backup, while the brokers run.
 
         Perhaps a slave has left the in-sync set since, and an operator names it the next master,
         perhaps before the next heartbeat.
         """
+        if not await self._is_registered():
+            return False
         world, chance, master = self._world, self._chance, self._master()
         backup = world.backup_etcd()
         slaves = world.slaves_of(master) if chance.below(2) else []
@@ -362,6 +382,7 @@ class Faults:
                 world.operate(names.broker_id)
                 await asyncio.sleep(1.0)
             world.network.heal()
+        return True
 
     # --- network --------------------------------------------------------------------------------
 

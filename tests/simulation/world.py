@@ -227,6 +227,16 @@ class World:
                 found.append(machine)
         return found
 
+    def is_registered(self) -> bool:
+        """Whether all brokers run, belong to the broker set in etcd, and have an id there."""
+        known = self._broker_set()
+        return known is not None and all(
+            (names := machine.names) is not None
+            and names.set_id == known.set_id
+            and names.broker_id in known.replicas
+            for machine in self.brokers
+        )
+
     def has_copy(self, machine: BrokerMachine) -> bool:
         """Whether another living broker has all that was acknowledged."""
         return any(member is not machine for member in self._members())

@@ -8,6 +8,9 @@ uncleanly, and the store is the one that the controller knows. If no such member
 members do, the one with the largest log is elected, see `_compared`. A broker that names no
 process, as RocketMQ's, counts as verified.
 
+A broker may be elected after it was lost, because that is noticed late. It is the only member then,
+and another one may have more: until it has begun to lead, the members before it count, too.
+
 Source: ReplicasInfoManager and DefaultElectPolicy, RocketMQ 5.3, which knows no processes.
 """
 
@@ -69,6 +72,10 @@ class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: tuple[int, ...] = ()
     """The ids that hold every confirmed byte; only they may become master."""
     in_sync_epoch: int = 0
+    elected_epoch: int = 0
+    """The master epoch of the last election, after which the master is its only member."""
+    in_sync_before: tuple[int, ...] = ()
+    """The members among which that election chose; empty once its master has changed the set."""
 
     @property
     def epochs(self) -> Epochs:
@@ -377,6 +384,7 @@ def alter_in_sync(
         replicas=_with_verified(before, *verified),
         in_sync=new,
         in_sync_epoch=max(before.in_sync_epoch, known_epoch) + 1,
+        in_sync_before=before.in_sync_before if is_in_force else (),
     )
 
 
@@ -424,7 +432,7 @@ def elect(
         elected = asker if asker in before.replicas else None
         if elected is None:
             return Election(before, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, _FAILED)
-        return Election(_with_master(before, elected), ResponseCode.SUCCESS)
+        return Election(_with_master(before, elected, ()), ResponseCode.SUCCESS)
     known = {id_: candidate for id_, candidate in living.items() if id_ in before.replicas}
     wanted = asker if designated and asker != NO_ID else None
     old_master = _living_master(before, known) if heard.epochs[0] <= before.master_epoch else None
@@ -436,11 +444,14 @@ def elect(
             for id_ in before.in_sync
             if id_ in known and (id_ == old_master or _is_able(before.replicas[id_], known[id_]))
         }
+    members: Collection[int] = before.in_sync
     elected, waits = _choose(able, old_master, wanted), ""
     if elected is None and not able:
-        able, waits = _compared(before, known, heard, before.replicas if is_behind else None)
+        members = before.replicas if is_behind else _members(before, known)
+        able, waits = _compared(before, known, heard, members)
         elected = _choose(able, None, wanted)
     if elected is None and unclean:
+        members = ()
         elected = _choose(known, old_master, wanted)
     if elected is None:
         if asker != NO_ID:
@@ -461,7 +472,7 @@ def elect(
             f"The old master {elected} is still alive,"
             f" not need to elect new master for broker {before.name}",
         )
-    return Election(_with_master(before, elected, heard), ResponseCode.SUCCESS)
+    return Election(_with_master(before, elected, members, heard), ResponseCode.SUCCESS)
 
 
 def _living_master(before: BrokerSet, known: Mapping[int, Candidate]) -> int | None:
@@ -478,11 +489,18 @@ def _is_able(replica: Replica, candidate: Candidate) -> bool:
     return replica.log_state == VERIFIED and max(candidate.max_offset, 0) >= candidate.needed_to
 
 
+def _members(before: BrokerSet, known: Mapping[int, Candidate]) -> Collection[int]:
+    """Return the in-sync set, and the members before it if the elected one has not led since.
+
+    A master writes its epoch into its epoch file before it takes the first message.
+    """
+    epoch = max((known[id_].epoch for id_ in before.in_sync if id_ in known), default=-1)
+    has_led = epoch >= before.elected_epoch
+    return before.in_sync if has_led else {*before.in_sync, *before.in_sync_before}
+
+
 def _compared(
-    before: BrokerSet,
-    known: Mapping[int, Candidate],
-    heard: Heard,
-    ids: Collection[int] | None,
+    before: BrokerSet, known: Mapping[int, Candidate], heard: Heard, compared: Collection[int]
 ) -> tuple[Mapping[int, Candidate], str]:
     """Return the brokers with the largest log, if all of a set can be compared; and why not.
 
@@ -493,9 +511,8 @@ def _compared(
         before: the broker set.
         known: the living brokers.
         heard: what heartbeats said.
-        ids: those to compare; None for the in-sync set.
+        compared: the ids of those to compare.
     """
-    compared = before.in_sync if ids is None else ids
     lost = [id_ for id_ in compared if id_ not in known]
     if lost:
         texts = [f"{id_} at {before.replicas[id_].address}" for id_ in sorted(lost)]
@@ -505,7 +522,7 @@ def _compared(
             f"no verified member is alive, and the stores of the brokers {sorted(replaced)} were"
             " replaced; waits for another member, or for enableElectUncleanMaster"
         )
-    if ids is not None and heard.by not in before.replicas:
+    if heard.epochs > before.epochs and heard.by not in before.replicas:
         return {}, (
             f"broker {heard.by} knows the epochs {heard.epochs}, and etcd neither it nor them:"
             " restore a newer backup of etcd, or register the brokers again"
@@ -540,15 +557,23 @@ def _rank(id_: int, candidate: Candidate) -> tuple[int, int, int, int]:
     return candidate.epoch, candidate.max_offset, -candidate.priority, -id_
 
 
-def _with_master(before: BrokerSet, id_: int, heard: Heard = Heard()) -> BrokerSet:  # noqa: B008
+def _with_master(
+    before: BrokerSet,
+    id_: int,
+    members: Collection[int],
+    heard: Heard = Heard(),  # noqa: B008 (frozen)
+) -> BrokerSet:
+    epoch = max(before.master_epoch, heard.epochs[0]) + 1
     return msgspec.structs.replace(
         before,
         replicas=_with_verified(before, id_),
         master_id=id_,
-        master_epoch=max(before.master_epoch, heard.epochs[0]) + 1,
+        master_epoch=epoch,
         master_incarnation=before.replicas[id_].incarnation,
         in_sync=(id_,),
         in_sync_epoch=max(before.in_sync_epoch, heard.epochs[1]) + 1,
+        elected_epoch=epoch,
+        in_sync_before=tuple(sorted(members)),
     )
 
 
@@ -598,5 +623,9 @@ def clean(
     # A master that still has the old in-sync set must read the new one before it may alter it.
     changed = in_sync != before.in_sync
     return msgspec.structs.replace(
-        after, replicas=left, in_sync=in_sync, in_sync_epoch=before.in_sync_epoch + changed
+        after,
+        replicas=left,
+        in_sync=in_sync,
+        in_sync_epoch=before.in_sync_epoch + changed,
+        in_sync_before=tuple(id_ for id_ in before.in_sync_before if id_ in left),
     )

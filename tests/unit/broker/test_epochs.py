@@ -108,6 +108,7 @@ def test_the_epoch_of_a_byte(tmp_path: Path) -> None:
     assert epochs.covering(99) == (Epoch(1, 10), 100)
     assert epochs.covering(100) == (Epoch(3, 100), 200)
     assert epochs.covering(200) == epochs.covering(10**9) == (Epoch(4, 200), OFFSET_MAX)
+    assert [epochs.number_at(end) for end in (9, 99, 200)] == [NO_EPOCH, 1, 4]
 
 
 def test_the_list_is_bounded(tmp_path: Path) -> None:

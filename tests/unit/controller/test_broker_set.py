@@ -142,7 +142,9 @@ def test_the_first_master_is_the_broker_that_asks() -> None:
     election = elect(new, {}, asker=2)
 
     assert election.code == ResponseCode.SUCCESS
-    assert election.after == three(master_id=2, master_epoch=1, in_sync=(2,), in_sync_epoch=1)
+    assert election.after == three(
+        master_id=2, master_epoch=1, in_sync=(2,), in_sync_epoch=1, elected_epoch=1
+    )
     for asker in (-1, 9):
         election = elect(new, ALL, asker=asker, unclean=True)
         assert (election.code, election.after) == (ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, new)
@@ -158,7 +160,12 @@ def test_only_a_member_of_the_in_sync_set_is_elected() -> None:
     ahead = living(2) | {3: Candidate(epoch=9, max_offset=9, priority=0)}
 
     assert elect(three(), ahead).after == three(
-        master_id=2, master_epoch=5, in_sync=(2,), in_sync_epoch=7
+        master_id=2,
+        master_epoch=5,
+        in_sync=(2,),
+        in_sync_epoch=7,
+        elected_epoch=5,
+        in_sync_before=(1, 2),
     )
 
 
@@ -169,7 +176,7 @@ def test_nobody_is_elected_if_all_members_are_lost() -> None:
     assert elect(deposed, living(3)).after == deposed, "a second try changes nothing"
     assert elect(deposed, living(3), asker=3).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     assert elect(deposed, living(1), asker=1).after == three(
-        master_epoch=6, in_sync=(1,), in_sync_epoch=7
+        master_epoch=6, in_sync=(1,), in_sync_epoch=7, elected_epoch=6, in_sync_before=(1, 2)
     )
 
 
@@ -331,7 +338,8 @@ def test_what_earlier_releases_have_stored_is_read_and_what_they_ignore_is_only_
     found = msgspec.json.decode(msgspec.json.encode(old), type=BrokerSet)
     assert (found.set_id, found.replicas[1]) == ("", Replica("a:1", "c"))
     known = msgspec.to_builtins(three())
-    assert {"set_id", "master_incarnation"} == known.keys() - {
+    new = {"set_id", "master_incarnation", "elected_epoch", "in_sync_before"}
+    assert new == known.keys() - {
         *("cluster", "name", "last_id", "replicas", "master_id", "master_epoch"),
         *("in_sync", "in_sync_epoch"),
     }
@@ -405,6 +413,49 @@ def test_a_member_that_lacks_what_was_confirmed_is_not_elected() -> None:
     assert election.after.master_id is None
     assert "the logs of the members end at 9, but 10 was confirmed" in election.waits
     assert elect(before, ends(r1=7, r2=9, r3=5), heard=Heard(confirmed_to=9)).after.master_id == 2
+
+
+def elected_then_restarted() -> BrokerSet:
+    """Broker 1 is lost and 2 elected, in epoch 5; then all are killed and register again."""
+    after = elect(named(), ends(r2=9, r3=9)).after
+    assert (after.master_id, after.elected_epoch, after.in_sync_before) == (2, 5, (1, 2, 3))
+    for id_ in after.replicas:
+        after = register(after, "b", id_, f"a{id_}:1", names=restart(id_, clean=False))
+    return after
+
+
+@pytest.mark.parametrize(
+    ("living", "elected"),
+    [
+        # Epoch 4: broker 2 was lost as well before it led, and others may have more than it.
+        ({1: (4, 9), 2: (4, 5), 3: (4, 7)}, 1),
+        ({1: (4, 9), 2: (4, 5)}, None),
+        ({2: (4, 5), 3: (4, 7)}, None),
+        # Epoch 5: it led, alone, and the others may lack what it acknowledged.
+        ({2: (5, 5), 3: (4, 7)}, 2),
+        ({1: (4, 9), 3: (4, 7)}, None),
+    ],
+)
+def test_an_elected_broker_that_never_led_is_compared_with_the_members_before(
+    living: dict[int, tuple[int, int]], elected: int | None
+) -> None:
+    election = elect(
+        elected_then_restarted(), {id_: Candidate(*end) for id_, end in living.items()}
+    )
+    assert election.after.master_id == elected, election
+    assert bool(election.waits) == (elected is None)
+
+
+def test_the_members_before_count_until_the_elected_broker_has_changed_its_set() -> None:
+    once = elected_then_restarted()
+    twice = elect(once, {id_: Candidate(4, 9) for id_ in (1, 2, 3)}).after
+    assert (twice.in_sync, twice.elected_epoch, twice.in_sync_before) == ((1,), 6, (1, 2, 3))
+    sender = {"master_id": 1, "master_epoch": 6, "in_sync_epoch": 8, "incarnation": "q1"}
+    assert altered(twice, [1], renews=True, **sender).in_sync_before == (1, 2, 3)
+    assert altered(twice, [1, 3], **sender).in_sync_before == ()
+    left = clean(twice, "b", {2}, living_too=True, is_alive=lambda _: False)
+    assert left is not None
+    assert left.in_sync_before == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -587,13 +587,14 @@ class ElectedRole:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         settings = self._settings()
+        log_end = self.log_end
         return BrokerHeartbeatRequest(
             cluster_name=settings.broker_cluster_name,
             broker_addr=self._address,
             broker_name=settings.broker_name,
             broker_id=self._id,
-            epoch=self._epochs.last,
-            max_offset=self.log_end,
+            epoch=self._epochs.number_at(log_end),
+            max_offset=log_end,
             confirm_offset=self._store.confirmed_to,
             heartbeat_timeout_mills=settings.controller_heartbeat_timeout_ms,
             election_priority=settings.broker_election_priority,

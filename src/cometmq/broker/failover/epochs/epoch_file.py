@@ -186,6 +186,14 @@ class EpochFile:
         if gone:
             self._replace(self._epochs[gone:])
 
+    def number_at(self, log_end: int) -> int:
+        """Return the number of the epoch in which a log ends; `NO_EPOCH` if there is none.
+
+        That is not the last one if the power took the end of the log, with the start of that epoch.
+        """
+        found = self.covering(log_end)
+        return NO_EPOCH if found is None else found[0].number
+
     def covering(self, offset: int) -> tuple[Epoch, int] | None:
         """Return the epoch in which a byte of the log was written, and where it ends.
 

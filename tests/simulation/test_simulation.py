@@ -143,6 +143,10 @@ def trust_each_log(is_able: Any) -> Any:
     return lambda replica, candidate: True
 
 
+def forget_the_members_before(members: Any) -> Any:
+    return lambda before, known: before.in_sync
+
+
 def take_any_ticket(take: Any) -> Any:
     def unchecked(self: Tickets, data: bytes) -> SlaveNames | None:
         return SlaveNames.decode(data[8:64]) if len(data) >= GREETING_BYTES else None
@@ -225,6 +229,9 @@ PLANTED = {
     ),
     "elects without a comparison after an unclean stop": Planted(
         (TRUSTS,), ASYNCHRONOUS, FAILURES, first_seed=2
+    ),
+    "compares one that never led with nobody": Planted.one(
+        broker_set, "_members", forget_the_members_before, ASYNCHRONOUS, first_seed=9890
     ),
     "counts an acknowledgement for a claimed id": Planted(
         ((Tickets, "take", take_any_ticket),), "elected", ("stranger",), finds="early: "

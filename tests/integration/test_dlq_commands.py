@@ -312,7 +312,7 @@ def test_every_command_of_the_page_runs(
     text = (ROOT / "docs/howto/handle-dead-letters.md").read_text()
     commands = [
         line
-        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
         for line in block.splitlines()
     ]
     monkeypatch.chdir(tmp_path)

@@ -295,6 +295,20 @@ def test_every_example_is_shown_or_run() -> None:
     assert files <= shown | run
 
 
+LOOKED_UP = {"administer", "client-errors", "runbook"}
+"""How-to pages that readers search for a command, a text or an alert: they have no steps."""
+
+
+@pytest.mark.parametrize(
+    "page", sorted((pages.ROOT / "docs/howto").glob("*.md")), ids=lambda page: page.stem
+)
+def test_a_how_to_page_says_what_it_gives_and_has_steps(page: Path) -> None:
+    text = page.read_text()
+
+    assert text.split("\n\n")[1].startswith("This page gives ")
+    assert ("\n1. " in text) is (page.stem not in LOOKED_UP)
+
+
 @on_each_page
 def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
     text = page.read_text()

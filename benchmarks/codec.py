@@ -16,12 +16,9 @@ from cometmq.protocol.command import command_at, encode_command, encode_head
 from cometmq.protocol.command import request as make_request
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.hashing import java_hash
-from cometmq.protocol.headers import (
-    PullMessageRequest,
-    SendMessageResponse,
-    SendMessageV2Request,
-    encode_fields,
-)
+from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, index_keys_of, tags_code_of
 from cometmq.protocol.record import decode_messages, encode_record
 

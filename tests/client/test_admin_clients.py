@@ -20,7 +20,8 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import core_of
-from cometmq.protocol.bodies import ConsumeResult, ConsumeType
+from cometmq.protocol.bodies.client import ConsumeResult
+from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import ResponseCode
 from support.seen import until_answered
 

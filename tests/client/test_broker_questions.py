@@ -25,19 +25,19 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
-    GetConsumerStatusBody,
 )
+from cometmq.protocol.bodies.group import GetConsumerStatusBody
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,
-    InvokeBrokerToResetOffsetRequest,
 )
+from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from support.seen import Seen, until
 
 

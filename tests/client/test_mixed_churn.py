@@ -32,7 +32,7 @@ from programs import OURS, SMALL_JAVA, Kind
 from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
-from cometmq.protocol.bodies import MessageRequestMode, SetMessageRequestModeRequestBody
+from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
 from support.counting import (
     Repeat,
     Seen,

@@ -15,7 +15,7 @@ from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import LOOPBACK, free_port
 from support.scripted import ScriptedNameServer, route

@@ -24,7 +24,7 @@ from cometmq.client import (
 )
 from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from cometmq.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.clusters import COMET

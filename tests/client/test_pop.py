@@ -22,7 +22,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client.pop_consumer import PopConsumer
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import MessageRequestMode, SetMessageRequestModeRequestBody
+from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall

@@ -36,7 +36,7 @@ from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import JSON_HEADER, frame_prefix
-from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
 from support.reading import read_all, read_until

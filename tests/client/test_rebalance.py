@@ -12,7 +12,12 @@ from cometmq.client import Filter, MessageQueue
 from cometmq.client._connection.instance import ClientCore, Membership
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client.allocation import Averagely
-from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+)
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, RequestHandler, Response, Supervisor
 

@@ -10,7 +10,7 @@ import pytest
 from cometmq.client import InvalidMessageError, Producer, ResponseError
 from cometmq.client._sending.replies import RecallHandle, decode_handle, encode_handle
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import RecallMessageRequest, RecallMessageResponse
+from cometmq.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
 from cometmq.remoting import Request, Response
 from support.scripted import ScriptedBroker, ScriptedCluster
 

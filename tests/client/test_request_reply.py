@@ -31,7 +31,7 @@ from cometmq.client._sending.replies import Replies
 from cometmq.client.errors import ReplyError
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import PushReplyMessageToClientRequest
+from cometmq.protocol.headers.send import PushReplyMessageToClientRequest
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection, Request, Response
 from support.scripted import Act, ScriptedCluster

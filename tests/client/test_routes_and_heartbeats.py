@@ -26,9 +26,9 @@ from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client._connection.routes import Route
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.remoting import Connection, Request, Response
 from support.group_broker import GroupBroker
 from support.members import SilentConsumer, SilentProducer

@@ -25,7 +25,7 @@ from cometmq.client.trace import dispatcher as dispatcher_module
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.compression import decompress_body
-from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
 from support.reading import read_all

@@ -20,9 +20,10 @@ from cometmq.client._connection.instance import ClientCore, acquire_instance, co
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import Connection, ConsumerConnection
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.common import Connection
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.remoting import Request, Response
 from support.cancelling import cancel_at_every_await
 from support.members import SilentConsumer

@@ -9,9 +9,9 @@ import pytest
 
 from cometmq.client import ClientInstance, Message, MessageQueue, Producer, PullConsumer, StartFrom
 from cometmq.client._connection.instance import ClientCore, core_of
-from cometmq.protocol.bodies import LogicQueueMappingItem, TopicQueueMappingDetail
+from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import UpdateAndCreateTopicRequest
+from cometmq.protocol.headers.topic import UpdateAndCreateTopicRequest
 from support.versions import VERSIONS_5
 
 LOGICAL = "__syslo__global__"

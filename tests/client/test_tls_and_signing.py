@@ -26,7 +26,7 @@ from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
 from cometmq.remoting.tls import client_context

@@ -36,7 +36,7 @@ from cometmq.client.hooks import EndContext, EndTransactionHook
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import InvalidNameError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import EndTransactionRequest
+from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from support.cancelling import cancel_at_every_await
 from support.examples import FOLDER as EXAMPLES

@@ -32,15 +32,12 @@ from cometmq.model.errors import CometError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
-from cometmq.protocol.bodies import HeartbeatData, ProducerData
+from cometmq.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    CheckTransactionStateRequest,
-    EndTransactionRequest,
-    RpcHeader,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.base import RpcHeader
+from cometmq.protocol.headers.send import SendMessageV2Request
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import RecordError, body_crc, decode_record, split_record
 from cometmq.remoting import Request, Response

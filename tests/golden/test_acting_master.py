@@ -17,15 +17,12 @@ from cometmq.namesrv.brokers.liveness import header_of
 from cometmq.namesrv.brokers.registrations import read_registration
 from cometmq.namesrv.registry import BrokerKey, MinIdNotice, Registry
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import Body, decode_body
+from cometmq.protocol.bodies.base import Body, decode_body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    ExchangeBrokerHaInfoRequest,
-    RegisterBrokerRequest,
-    decode_fields,
-    encode_fields,
-)
+from cometmq.protocol.headers.base import decode_fields, encode_fields
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from golden.recordings import VECTORS
 from support.frames import one_command

@@ -16,17 +16,10 @@ from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
-    Body,
-    EpochEntryCache,
-    decode_body,
-)
+from cometmq.protocol.bodies.base import Body, decode_body
+from cometmq.protocol.bodies.controller import EpochEntryCache
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    RpcHeader,
-    decode_fields,
-    encode_fields,
-)
+from cometmq.protocol.headers.base import RpcHeader, decode_fields, encode_fields
 from cometmq.remoting import Response
 from cometmq.system.clock import ManualClock
 from golden.recordings import VECTORS

@@ -13,7 +13,7 @@ from cometmq.broker.filters.bloom import BloomFilter, bits_of, has_all, set_all
 from cometmq.broker.filters.matchers import SqlMatcher
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.sql92 import compile_expression
 from cometmq.store import GetStatus, MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import Body, decode_body
+from cometmq.protocol.bodies.base import Body, decode_body
 from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import BINARY_HEADER
-from cometmq.protocol.headers import Header, decode_fields, encode_fields
+from cometmq.protocol.headers.base import Header, decode_fields, encode_fields
 from cometmq.protocol.record import decode_messages
 from golden.recordings import SCENARIOS, Recorded, recorded
 from support.frames import CommandDecoder

@@ -23,7 +23,7 @@ from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import decode_record, encode_record
 from cometmq.remoting import Request

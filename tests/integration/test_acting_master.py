@@ -28,9 +28,10 @@ from cometmq.client import (
 )
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import HALF_TOPIC, SYNC_BROKER_MEMBER_PREFIX, Perm
-from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess

@@ -11,19 +11,13 @@ from cometmq.client.admin import TrackKind
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import (
-    BrokerData,
-    ClusterInfo,
-    Connection,
-    ConsumerConnection,
-    ConsumeStats,
-    ConsumeType,
-    GroupList,
-    MessageModel,
-    OffsetWrapper,
-)
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.common import Connection, GroupList
+from cometmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
+from cometmq.protocol.bodies.heartbeat import ConsumeType, MessageModel
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import QueryConsumerOffsetResponse
+from cometmq.protocol.headers.offset import QueryConsumerOffsetResponse
 from cometmq.remoting import Request, Response
 from support.scripted import ScriptedBroker, ScriptedCluster, ScriptedNameServer
 

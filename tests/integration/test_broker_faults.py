@@ -21,12 +21,10 @@ from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    ConsumerSendMsgBackRequest,
-    EndTransactionRequest,
-    PullMessageRequest,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageV2Request
+from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, check

@@ -18,12 +18,10 @@ from cometmq.model.errors import RemotingError
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    GetTopicConfigRequest,
-    Header,
-    PullMessageRequest,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageV2Request
+from cometmq.protocol.headers.topic import GetTopicConfigRequest
 from cometmq.remoting import ConnectionLostError, RemotingClient, check
 from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port, free_port
 from cometmq.remoting.tls import client_context

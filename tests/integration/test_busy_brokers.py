@@ -12,7 +12,7 @@ from codes import Request as RequestNumber
 from servers import connect
 
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import SendMessageResponse, SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Request
 from cometmq.remoting import Request, Response
 from support.scripted import OFFSET_ID, ScriptedBroker
 

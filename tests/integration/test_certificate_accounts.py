@@ -14,7 +14,7 @@ from cryptography import x509
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
-from cometmq.protocol.bodies import UserInfo
+from cometmq.protocol.bodies.auth import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import ConnectError, ConnectionLostError, RemotingClient, TlsSettings

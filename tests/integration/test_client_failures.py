@@ -23,7 +23,7 @@ from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError, QueueNotFoundError
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import LOOPBACK, free_port
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route

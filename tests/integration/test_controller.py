@@ -19,14 +19,14 @@ from cometmq.controller.etcd_gateway import EtcdGateway, open_gateway
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.controller import (
     ControllerApplyBrokerIdRequest,
     ControllerElectMasterRequest,
     ControllerGetReplicaInfoRequest,
     ControllerRegisterBrokerRequest,
-    Header,
 )
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from support.certificates import Authority
 from support.etcd_server import etcd

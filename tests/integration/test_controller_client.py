@@ -14,14 +14,14 @@ from cometmq.broker.failover.controller_client import (
 )
 from cometmq.controller.app import Controller
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
+from cometmq.protocol.headers.controller import (
     ControllerApplyBrokerIdRequest,
     ControllerGetNextBrokerIdRequest,
     ControllerGetReplicaInfoRequest,
     ControllerGetReplicaInfoResponse,
     ControllerRegisterBrokerRequest,
 )
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import free_port
 from support.controllers import listening_controller

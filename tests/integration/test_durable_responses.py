@@ -13,12 +13,12 @@ from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    ConsumerSendMsgBackRequest,
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.send import SendMessageRequest
+from cometmq.protocol.headers.transaction import (
     EndTransactionRequest,
-    Header,
     ResumeCheckHalfMessageRequest,
-    SendMessageRequest,
 )
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties

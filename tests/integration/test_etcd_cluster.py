@@ -15,7 +15,8 @@ from cometmq.controller.app import Controller
 from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.etcd_gateway import EtcdGateway
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import ControllerElectMasterRequest, SendMessageRequest
+from cometmq.protocol.headers.controller import ControllerElectMasterRequest
+from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
 from support.controllers import listening_controller
 from support.etcd_server import EtcdCluster, Member, etcd_cluster

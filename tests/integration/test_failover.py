@@ -19,16 +19,14 @@ from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.flags import SysFlag
-from cometmq.protocol.bodies import EpochEntryCache, HARuntimeInfo, SyncStateSet
+from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
+from cometmq.protocol.bodies.controller import EpochEntryCache, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    ControllerAlterSyncStateSetRequest,
-    DeleteTopicInBrokerRequest,
-    EndTransactionRequest,
-    ExchangeBrokerHaInfoResponse,
-    Header,
-    UpdateAndCreateTopicRequest,
-)
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoResponse
+from cometmq.protocol.headers.controller import ControllerAlterSyncStateSetRequest
+from cometmq.protocol.headers.topic import DeleteTopicInBrokerRequest, UpdateAndCreateTopicRequest
+from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.store import StoreUnavailableError

@@ -30,18 +30,17 @@ from cometmq.filtersrv.handler import DECODED_BYTES_MAX
 from cometmq.filtersrv.sandboxed import refusal
 from cometmq.model.errors import ConfigError
 from cometmq.model.flags import SysFlag, pull_sys_flag
-from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    GetRouteinfoByTopicRequest,
-    PullMessageRequest,
-    PullMessageResponse,
+from cometmq.protocol.headers.consumer import (
     RegisterFilterServerRequest,
     RegisterFilterServerResponse,
     RegisterMessageFilterClassRequest,
-    SendMessageRequest,
 )
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient, check
 from cometmq.system.configuration import load

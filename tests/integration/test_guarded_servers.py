@@ -27,10 +27,10 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.namesrv import app as namesrv_app
 from cometmq.namesrv import assembly as namesrv_assembly
 from cometmq.namesrv.app import NameServer
-from cometmq.protocol.bodies import UserInfo
+from cometmq.protocol.bodies.auth import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.remoting import ConnectionLostError, RemotingClient, Response
 from cometmq.remoting.features import Feature
 from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer

@@ -12,7 +12,7 @@ import pytest
 from cometmq.cli.mqadmin import queries
 from cometmq.cli.mqadmin.app import run
 from cometmq.client import Message, Producer
-from cometmq.protocol.bodies import ConsumerRunningInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
 from cometmq.testing import Cluster

@@ -16,7 +16,7 @@ from cometmq.broker.replication import metadata
 from cometmq.broker.replication.paged_tables import TOPICS
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient

@@ -13,7 +13,7 @@ from cometmq.access.signer import RequestSigner
 from cometmq.broker.app import Broker
 from cometmq.client import AdminClient
 from cometmq.client.settings import ClientSettings
-from cometmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient

@@ -37,17 +37,12 @@ from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE
 from cometmq.namesrv.registry import Registration
 from cometmq.protocol import fastjson
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.protocol.bodies import (
-    CheckClientRequestBody,
-    DataVersion,
-    LockBatchRequestBody,
-    QueueData,
-    RegisterBrokerBody,
-    SubscriptionGroupList,
-    TopicConfigList,
-    TopicConfigSerializeWrapper,
-    TopicRouteData,
-)
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.group import LockBatchRequestBody, SubscriptionGroupList
+from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody
+from cometmq.protocol.bodies.register import RegisterBrokerBody
+from cometmq.protocol.bodies.route import QueueData, TopicRouteData
+from cometmq.protocol.bodies.topic import TopicConfigList, TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER

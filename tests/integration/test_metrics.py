@@ -36,7 +36,7 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import BrokerHeartbeatRequest
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.slices import Slices
 from support.collector import collecting, labels_of, points_of

@@ -15,19 +15,28 @@ from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer, NameServerSettings
 from cometmq.namesrv.app import SETTINGS
 from cometmq.namesrv.config import files_below
-from cometmq.protocol import headers
-from cometmq.protocol.bodies import (
-    DataVersion,
+from cometmq.protocol.bodies.common import DataVersion, TopicList
+from cometmq.protocol.bodies.register import RegisterBrokerBody
+from cometmq.protocol.bodies.route import (
     GetBrokerMemberGroupResponseBody,
     QueueData,
-    RegisterBrokerBody,
-    TopicConfigSerializeWrapper,
-    TopicList,
     TopicRouteData,
 )
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import Header
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.namesrv import (
+    DeleteTopicInNamesrvRequest,
+    GetBrokerMemberGroupRequest,
+    GetKvConfigRequest,
+    GetKvConfigResponse,
+    GetRouteinfoByTopicRequest,
+    NotifyMinBrokerIdChangeRequest,
+    PutKvConfigRequest,
+    RegisterBrokerRequest,
+    RegisterTopicInNamesrvRequest,
+)
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration, load
@@ -85,7 +94,7 @@ class Peer:
             data_version=DataVersion(counter=1),
             topic_config_table={t: TopicConfig(topic_name=t) for t in topics or ("T", "U")},
         )
-        header = headers.RegisterBrokerRequest(
+        header = RegisterBrokerRequest(
             broker_name=name,
             broker_addr=address,
             cluster_name="c",
@@ -100,7 +109,7 @@ class Peer:
         )
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        header = headers.GetRouteinfoByTopicRequest(topic=topic)
+        header = GetRouteinfoByTopicRequest(topic=topic)
         answer = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -187,7 +196,7 @@ async def test_unknown_request_is_refused_with_code_3(peer: Peer) -> None:
 async def test_refusals_leave_the_connection_open(peer: Peer) -> None:
     connection = await peer.tool.connection(peer.server.address)
     for body in (b"", b"{", b"[]", b"\x78\x9c", b"null"):
-        header = headers.RegisterBrokerRequest(
+        header = RegisterBrokerRequest(
             broker_name="../a", broker_addr="x", cluster_name="", ha_server_addr="", broker_id=0
         )
         assert (await peer.call(RequestCode.REGISTER_BROKER, header, body)).code == 1
@@ -208,17 +217,17 @@ async def test_key_values_survive_a_restart(tmp_path: Path) -> None:
         await peer.server.start()
         try:
             if attempt == 0:
-                put = headers.PutKvConfigRequest(namespace="n", key="k", value="v")
+                put = PutKvConfigRequest(namespace="n", key="k", value="v")
                 check(await peer.call(RequestCode.PUT_KV_CONFIG, put))
-            get = headers.GetKvConfigRequest(namespace="n", key="k")
+            get = GetKvConfigRequest(namespace="n", key="k")
             answer = check(await peer.call(RequestCode.GET_KV_CONFIG, get))
-            assert answer.header(headers.GetKvConfigResponse).value == "v"
+            assert answer.header(GetKvConfigResponse).value == "v"
         finally:
             await peer.close()
 
 
 async def test_order_configuration_reaches_brokers_and_if_set_routes(peer: Peer) -> None:
-    put = headers.PutKvConfigRequest(namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
+    put = PutKvConfigRequest(namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
     check(await peer.call(RequestCode.PUT_KV_CONFIG, put))
     answer = await peer.register()
     assert json.loads(answer.body) == {"table": {"T": "a:4"}}
@@ -280,7 +289,7 @@ async def test_routes_can_wait_for_brokers_at_the_start(tmp_path: Path) -> None:
     await peer.server.start()
     try:
         await peer.register()
-        header = headers.GetRouteinfoByTopicRequest(topic="T")
+        header = GetRouteinfoByTopicRequest(topic="T")
         answer = await peer.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "name server not ready")
         peer.clock.advance(45_000)
@@ -292,7 +301,7 @@ async def test_routes_can_wait_for_brokers_at_the_start(tmp_path: Path) -> None:
 async def test_members_of_a_group_are_told(peer: Peer) -> None:
     await peer.register()
     await peer.register(broker_id=1, address="10.0.0.2:10911")
-    header = headers.GetBrokerMemberGroupRequest(cluster_name="c", broker_name="a")
+    header = GetBrokerMemberGroupRequest(cluster_name="c", broker_name="a")
     answer = check(await peer.call(RequestCode.GET_BROKER_MEMBER_GROUP, header))
     group = GetBrokerMemberGroupResponseBody.decode(answer.body).broker_member_group
     assert group is not None
@@ -303,12 +312,12 @@ async def test_tools_add_and_delete_topics(peer: Peer) -> None:
     await peer.register()
     row = QueueData(broker_name="a", read_queue_nums=3, write_queue_nums=3, perm=6)
     body = TopicRouteData(queue_datas=[row]).encode()
-    header = headers.RegisterTopicInNamesrvRequest(topic="N")
+    header = RegisterTopicInNamesrvRequest(topic="N")
     check(await peer.call(RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body))
     route = await peer.route("N")
     assert route is not None
     assert route.queue_datas == [row]
-    delete = headers.DeleteTopicInNamesrvRequest(topic="N")
+    delete = DeleteTopicInNamesrvRequest(topic="N")
     check(await peer.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, delete))
     answer = check(await peer.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     assert set(TopicList.decode(answer.body).topic_list) == {"T", "U"}
@@ -317,16 +326,16 @@ async def test_tools_add_and_delete_topics(peer: Peer) -> None:
 async def test_topic_with_an_illegal_name_cannot_be_added(peer: Peer) -> None:
     await peer.register()
     body = TopicRouteData(queue_datas=[QueueData(broker_name="a")]).encode()
-    header = headers.RegisterTopicInNamesrvRequest(topic="../x")
+    header = RegisterTopicInNamesrvRequest(topic="../x")
     answer = await peer.call(RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_group_is_told_when_its_smallest_id_changes(tmp_path: Path) -> None:
-    told: asyncio.Queue[headers.NotifyMinBrokerIdChangeRequest] = asyncio.Queue(10)
+    told: asyncio.Queue[NotifyMinBrokerIdChangeRequest] = asyncio.Queue(10)
 
     def note(request: Request) -> Response | None:
-        told.put_nowait(request.header(headers.NotifyMinBrokerIdChangeRequest))
+        told.put_nowait(request.header(NotifyMinBrokerIdChangeRequest))
         return None
 
     slave = RemotingServer({RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: note}, name="slave")

@@ -12,7 +12,7 @@ from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import ClientSettings
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import UpdateConsumerOffsetRequest
+from cometmq.protocol.headers.offset import UpdateConsumerOffsetRequest
 from cometmq.remoting import CallTimeoutError, Request, Response
 from support.scripted import ScriptedBroker, ScriptedCluster
 

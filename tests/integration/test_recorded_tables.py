@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from cometmq.broker.replication import metadata
-from cometmq.protocol.bodies import KVTable, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.common import KVTable
+from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import RegisterBrokerRequest
+from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from support.frames import one_command
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until

@@ -17,9 +17,10 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer, NameServerSettings
 from cometmq.namesrv.registry import BrokerKey
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, decode_register_body
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.register import RegisterBrokerBody, decode_register_body
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import PutKvConfigRequest, QueryDataVersionResponse
+from cometmq.protocol.headers.namesrv import PutKvConfigRequest, QueryDataVersionResponse
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from cometmq.remoting.ports import free_port
 from cometmq.store.config_files import JsonFile

@@ -13,7 +13,7 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import (
     CallTimeoutError,
     ConnectError,

@@ -29,9 +29,9 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.model.message import StoredMessage
-from cometmq.protocol.bodies import HARuntimeInfo
+from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import ResetMasterFlushOffsetRequest
+from cometmq.protocol.headers.broker_admin import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
 from cometmq.system.failure_log import LINES_MAX

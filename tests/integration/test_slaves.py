@@ -16,23 +16,22 @@ from cometmq.broker.replication.wire import HEADER
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import (
-    MessageRequestModeSerializeWrapper,
-    TimerMetricsSerializeWrapper,
-)
+from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+from cometmq.protocol.bodies.topic import TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    ConsumerSendMsgBackRequest,
-    EndTransactionRequest,
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.offset import (
     InvokeBrokerToResetOffsetRequest,
-    PullMessageRequest,
-    PullMessageResponse,
-    ResumeCheckHalfMessageRequest,
-    SendMessageRequest,
     UpdateConsumerOffsetRequest,
 )
-from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.headers.send import SendMessageRequest
+from cometmq.protocol.headers.transaction import (
+    EndTransactionRequest,
+    ResumeCheckHalfMessageRequest,
+)
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import fast_port
 from support.certificates import Authority

@@ -15,7 +15,7 @@ from cometmq.controller.active import ControllerEntry
 from cometmq.controller.app import Controller
 from cometmq.controller.broker_set import REPLACED, UNVERIFIED, VERIFIED, BrokerSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import CleanBrokerDataRequest
+from cometmq.protocol.headers.controller import CleanBrokerDataRequest
 from support.elected_pairs import (
     NAME,
     ElectedPairs,

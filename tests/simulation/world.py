@@ -28,7 +28,7 @@ from cometmq.client._connection import instance
 from cometmq.controller.broker_set import REPLACED, VERIFIED, BrokerSet, Epochs
 from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import CleanBrokerDataRequest, ControllerElectMasterRequest
+from cometmq.protocol.headers.controller import CleanBrokerDataRequest, ControllerElectMasterRequest
 from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
 from simulation.history import History, QueuePosition, Send, SendType

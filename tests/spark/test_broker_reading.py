@@ -17,7 +17,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client.filters import Filter
 from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import PullMessageResponse
+from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers import pulls, reading

@@ -21,7 +21,7 @@ from cometmq.client.trace import (
     encode_trace_record,
 )
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.spark.pipelines.trace.pipeline import TABLES, Traces, TraceSettings, trace
 from cometmq.spark.pipelines.trace.records import records, repeated_removed
 from cometmq.spark.pipelines.trace.tables import stream_deliveries

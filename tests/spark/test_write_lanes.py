@@ -15,7 +15,7 @@ from cometmq.client.settings import ProducerSettings
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.remoting import Request, Response
 from cometmq.spark.errors import DeliveryError
 from cometmq.spark.writing import lanes as lanes_module

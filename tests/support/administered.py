@@ -31,7 +31,8 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import DataVersion, SubscriptionData
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash

@@ -13,7 +13,8 @@ from cometmq.controller.etcd import Etcd
 from cometmq.metrics.config import MetricsSettings
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import BrokerHeartbeatRequest, Header, encode_fields
+from cometmq.protocol.headers.base import Header, encode_fields
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingSettings, Request, Response, TlsClientSettings, TlsSettings
 from cometmq.remoting.wire import Wire
 from cometmq.system.clock import ManualClock

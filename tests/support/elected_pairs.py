@@ -11,7 +11,9 @@ from cometmq.broker.app import Broker
 from cometmq.controller.app import Controller
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import ControllerElectMasterRequest, Header, SendMessageRequest
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.controller import ControllerElectMasterRequest
+from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore

@@ -6,26 +6,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.group import (
     GetConsumerListByGroupResponseBody,
     LockBatchRequestBody,
     LockBatchResponseBody,
     UnlockBatchRequestBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.offset import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
     GetMinOffsetRequest,
     GetMinOffsetResponse,
-    PullMessageRequest,
-    PullMessageResponse,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     SearchOffsetByTimestampRequest,
     SearchOffsetByTimestampResponse,
     UpdateConsumerOffsetRequest,
 )
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.remoting import Request, Response
 from support.scripted import Act, ScriptedBroker
 

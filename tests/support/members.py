@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cometmq.client._connection.heartbeats import Membership
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,

@@ -15,7 +15,7 @@ from programs import OURS, Client, Kind, Program
 from servers import Cluster
 from wire import Connection
 
-from cometmq.protocol.bodies import ConsumerRunningInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
 from support.counting import Assigned, Committed, Seen, Stored, badly_shared
 
 QUEUES = 8

@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter, deque
 
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import MessageQueueAssignment, QueryAssignmentResponseBody
+from cometmq.protocol.bodies.pop import MessageQueueAssignment, QueryAssignmentResponseBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.pop import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,
     ChangeMessageInvisibletimeResponse,

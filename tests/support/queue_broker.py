@@ -10,27 +10,22 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import (
-    BrokerData,
-    ClusterInfo,
-    ConsumerOffsetSerializeWrapper,
-    TopicOffset,
-    TopicStatsTable,
-)
+from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
+from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.offset import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
     GetMinOffsetRequest,
     GetMinOffsetResponse,
-    GetTopicStatsInfoRequest,
-    PullMessageRequest,
-    PullMessageResponse,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     SearchOffsetByTimestampRequest,
     SearchOffsetByTimestampResponse,
 )
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response
 from support.scripted import Act, ScriptedBroker, ScriptedNameServer, route

@@ -14,14 +14,12 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from cometmq.protocol.bodies import BrokerData, HeartbeatData, QueueData, TopicRouteData
+from cometmq.protocol.bodies.heartbeat import HeartbeatData
+from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    GetRouteinfoByTopicRequest,
-    SendMessageResponse,
-    SendMessageV2Request,
-    UnregisterClientRequest,
-)
+from cometmq.protocol.headers.consumer import UnregisterClientRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Request
 from cometmq.remoting import (
     Peer,
     RemotingServer,

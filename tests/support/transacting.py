@@ -7,7 +7,7 @@ from cometmq.model import property_names as names
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Connection, Peer, Request, Response

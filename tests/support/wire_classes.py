@@ -15,7 +15,7 @@ import msgspec
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.protocol import bodies, headers
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import Header, RpcHeader
+from cometmq.protocol.headers.base import Header, RpcHeader
 
 
 def _structs(package: ModuleType) -> dict[str, type[msgspec.Struct]]:

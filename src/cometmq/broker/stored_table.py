@@ -40,7 +40,7 @@ import msgspec
 
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct

@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import DataVersion, InvalidBodyError
+from cometmq.protocol.bodies.base import InvalidBodyError
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 

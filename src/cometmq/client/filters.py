@@ -15,7 +15,7 @@ from typing import Self
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.subscription import (

@@ -31,7 +31,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import ConsumeFromWhere
+from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere
 from cometmq.remoting.tasks import is_call_failure
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup

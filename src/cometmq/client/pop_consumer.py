@@ -29,7 +29,7 @@ from cometmq.client.settings import ClientSettings, PopSettings
 from cometmq.model.arguments import checks_arguments
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import ConsumerRunningInfo, PopProcessQueueInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo, PopProcessQueueInfo
 
 
 @checks_arguments()

@@ -50,7 +50,7 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import timeout_s
 from cometmq.model.topic import check_group_name
-from cometmq.protocol.bodies import ProducerData
+from cometmq.protocol.bodies.heartbeat import ProducerData
 from cometmq.protocol.compression import CompressionError, compress_body
 
 log = logging.getLogger(__name__)

@@ -49,13 +49,8 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, now_ms, seconds, timeout_s
 from cometmq.model.topic import check_topic_name
-from cometmq.protocol.bodies import (
-    ConsumerData,
-    ConsumerRunningInfo,
-    ConsumeType,
-    MessageModel,
-    ProcessQueueInfo,
-)
+from cometmq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo
+from cometmq.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
 from cometmq.remoting import Supervisor
 from cometmq.remoting.tasks import is_call_failure
 

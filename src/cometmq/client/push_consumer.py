@@ -32,7 +32,8 @@ from cometmq.client.settings import ClientSettings, PushSettings
 from cometmq.model.arguments import checks_arguments
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ConsumerRunningInfo, MessageModel
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
+from cometmq.protocol.bodies.heartbeat import MessageModel
 
 
 @checks_arguments()

@@ -14,7 +14,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.headers.send import SendMessageResponse
 
 
 class SendStatus(Enum):

@@ -28,7 +28,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, timeout_s
-from cometmq.protocol.bodies import ConsumeType
+from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.remoting.tasks import Supervisor, shielded
 
 MESSAGES_MAX = 32

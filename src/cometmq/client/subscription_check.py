@@ -21,9 +21,10 @@ from cometmq.client._supervision import PeriodicLoop, SupervisedFailureLog
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.bodies import ConsumerConnection, MemberSubscription, SubscriptionData
+from cometmq.protocol.bodies.client import ConsumerConnection, MemberSubscription
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.protocol.subscription import (
     ALL_TAGS,
     TAG_KIND,

@@ -46,7 +46,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, RequestHandler, Response

@@ -16,9 +16,9 @@ from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
 from cometmq.model.errors import CometError, RemotingError, ResponseError
-from cometmq.protocol.bodies import SyncStateSet
+from cometmq.protocol.bodies.controller import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import NotifyBrokerRoleChangedRequest
+from cometmq.protocol.headers.broker_admin import NotifyBrokerRoleChangedRequest
 from cometmq.remoting import RemotingClient, Supervisor
 
 log = logging.getLogger(__name__)

@@ -34,17 +34,17 @@ from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.model.address import check_address
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
-    BrokerMemberGroup,
+from cometmq.protocol.bodies.controller import (
     BrokerReplicasInfo,
     ElectMasterResponseBody,
     ReplicaIdentity,
     ReplicasInfo,
     SyncStateSet,
 )
+from cometmq.protocol.bodies.route import BrokerMemberGroup
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.controller import (
     CleanBrokerDataRequest,
     ControllerAlterSyncStateSetRequest,
     ControllerAlterSyncStateSetResponse,
@@ -59,8 +59,8 @@ from cometmq.protocol.headers import (
     ControllerGetReplicaInfoResponse,
     ControllerRegisterBrokerRequest,
     ControllerRegisterBrokerResponse,
-    Header,
 )
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import Request, RequestHandler, Response
 
 NAMES_MAX = 1000

@@ -26,7 +26,7 @@ import msgspec
 from cometmq.controller.broker_set import NO_ID, BrokerSet, Candidate, Heard
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import BrokerHeartbeatRequest
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 
 BROKERS_MAX: Final = 10_000
 SETS_MAX: Final = 16

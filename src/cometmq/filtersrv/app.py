@@ -18,7 +18,10 @@ from cometmq.filtersrv.worker import FilterError
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import RegisterFilterServerRequest, RegisterFilterServerResponse
+from cometmq.protocol.headers.consumer import (
+    RegisterFilterServerRequest,
+    RegisterFilterServerResponse,
+)
 from cometmq.remoting import (
     RemotingClient,
     RemotingServer,

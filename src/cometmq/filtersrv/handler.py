@@ -24,11 +24,8 @@ from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import compress_body
-from cometmq.protocol.headers import (
-    PullMessageRequest,
-    PullMessageResponse,
-    RegisterMessageFilterClassRequest,
-)
+from cometmq.protocol.headers.consumer import RegisterMessageFilterClassRequest
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.record import (
     CRC_MASK,
     RecordError,

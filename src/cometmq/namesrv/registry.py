@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cometmq.model.topic import Perm, TopicConfig
-from cometmq.protocol.bodies import DataVersion, QueueData, TopicQueueMappingInfo
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import QueueData, TopicQueueMappingInfo
 from cometmq.remoting.slices import Slices
 
 MASTER_ID = 0

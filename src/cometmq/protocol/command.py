@@ -30,14 +30,9 @@ from cometmq.protocol.frame import (
     checked_size,
     frame_prefix,
 )
-from cometmq.protocol.headers import (
-    Header,
-    PullMessageRequest,
-    SendMessageV2Request,
-    decode_fields,
-    encode_fields,
-)
-from cometmq.protocol.headers.base import boolean_fields
+from cometmq.protocol.headers.base import Header, boolean_fields, decode_fields, encode_fields
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.octets import copy_of, two_u32
 
 RESPONSE_FLAG: Final = 1

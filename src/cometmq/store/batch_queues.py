@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.model.errors import StoreError
-from cometmq.protocol.bodies import TopicConfigSerializeWrapper
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.store.config_files import JsonFile

@@ -23,7 +23,7 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings

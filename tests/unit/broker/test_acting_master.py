@@ -18,7 +18,7 @@ from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.route import (
     BrokerData,
     BrokerMemberGroup,
     GetBrokerMemberGroupResponseBody,
@@ -26,12 +26,8 @@ from cometmq.protocol.bodies import (
     TopicRouteData,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    GetBrokerMemberGroupRequest,
-    GetRouteinfoByTopicRequest,
-    SendMessageResponse,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest, GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response

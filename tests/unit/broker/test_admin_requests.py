@@ -21,7 +21,7 @@ from cometmq.broker.stats.runtime_info import (
 )
 from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash

@@ -15,7 +15,8 @@ from cometmq.broker.clients.member_subscriptions import (
     subscriptions_of,
 )
 from cometmq.broker.filters.subscriptions import Subscription
-from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock

@@ -14,7 +14,7 @@ from cometmq.broker.filters.bloom import BloomFilter, has_all
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterData, FilterTable
 from cometmq.model.errors import ResponseError, StoreError
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.store import TagMatcher
 from unit.broker.conftest import Tables
 

@@ -13,7 +13,8 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import PREDEFINED_GROUPS, GroupTable
 from cometmq.model.errors import InvalidNameError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
-from cometmq.protocol.bodies import DataVersion, SubscriptionGroupWrapper
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles

@@ -11,7 +11,7 @@ from cometmq.broker.clients.members import SILENT_MS_MAX
 from cometmq.broker.clients.producers import CLIENT_IDS_MAX, GROUPS_MAX, ProducerRegistry
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import LINES_MAX

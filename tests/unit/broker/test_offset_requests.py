@@ -14,7 +14,7 @@ from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import QueryCorrectionOffsetBody, ResetOffsetBody
+from cometmq.protocol.bodies.group import QueryCorrectionOffsetBody, ResetOffsetBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import encode_host

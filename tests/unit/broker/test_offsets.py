@@ -5,7 +5,7 @@ import pytest
 
 from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
 from cometmq.model.errors import ProtocolError, StoreError
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.store import MessageStore
 from support.faulty_files import FaultyFiles
 from support.stores import TOPIC, opened, put

@@ -16,7 +16,7 @@ from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.properties import encode_properties

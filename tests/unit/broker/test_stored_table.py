@@ -15,7 +15,7 @@ from cometmq.broker import stored_table
 from cometmq.broker.stored_table import Change, StoredTable, create, remove
 from cometmq.broker.stored_table import put as put_value
 from cometmq.model.errors import ResponseError, StoreError
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock

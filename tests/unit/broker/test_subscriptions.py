@@ -7,7 +7,7 @@ from cometmq.broker.filters.expressions import CompiledExpressions
 from cometmq.broker.filters.subscriptions import Subscription, matcher_of
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.subscription import ExpressionError, parse_tag_expression
 

@@ -14,7 +14,8 @@ import pytest
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import DataVersion, TopicConfigSerializeWrapper
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.store import MessageStore
 from support.stores import put
 from unit.broker.conftest import Tables, open_store

@@ -39,7 +39,7 @@ from cometmq.model.topic import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import compress_body
-from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import (

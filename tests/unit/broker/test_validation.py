@@ -24,7 +24,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, TopicConfig
-from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from support.fake_transport import Wired
 from support.tiers import rounds

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cometmq.cli.admin.message import _matches
-from cometmq.protocol.bodies import ConsumeQueueData, SubscriptionData
+from cometmq.protocol.bodies.broker_admin import ConsumeQueueData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 
 PAID = 3433164
 WITHOUT_EXT = ConsumeQueueData(tags_code=PAID)

@@ -24,12 +24,8 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import (
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    ProcessQueueInfo,
-    SubscriptionData,
-)
+from cometmq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "mqadmin"
 VERSIONS = {4: "4.9.8", 5: "5.3.3"}

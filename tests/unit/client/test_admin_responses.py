@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client import AdminClient, ClientClosedError, MessageQueue
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import TopicConfigSerializeWrapper
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import encode_host

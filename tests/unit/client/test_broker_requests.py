@@ -8,15 +8,14 @@ from cometmq.client._connection.broker_requests import BrokerRequests
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.base import Header, encode_fields
+from cometmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
-    Header,
     InvokeBrokerToGetConsumerStatusRequest,
-    InvokeBrokerToResetOffsetRequest,
     NotifyConsumerIdsChangedRequest,
 )
-from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, RequestHandler, Response

@@ -6,7 +6,8 @@ import pytest
 
 from cometmq.client.filters import Filter
 from cometmq.client.subscription_check import Difference, differences
-from cometmq.protocol.bodies import ConsumerConnection, MemberSubscription, SubscriptionData
+from cometmq.protocol.bodies.client import ConsumerConnection, MemberSubscription
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 
 ME = "me@1"
 OTHER = "other@2"

@@ -22,7 +22,7 @@ from cometmq.client.offsets import RemoteOffsetStore, StartFrom, consume_from_wh
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ConsumeFromWhere
+from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Response
 from support.group_broker import GroupBroker

@@ -14,9 +14,8 @@ from cometmq.client._consuming import group_calls as group_calls
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import ConfigError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import (
-    CheckClientRequestBody,
-    MessageModel,
+from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody, MessageModel
+from cometmq.protocol.bodies.pop import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,

@@ -14,9 +14,9 @@ from cometmq.client._consuming.rebalancer import MemberAllocation
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ConsumerRunningInfo, ProcessQueueInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetConsumerRunningInfoRequest
+from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
 from cometmq.remoting import Request, Response
 from support.group_broker import GroupBroker
 from support.scripted import ScriptedCluster

@@ -12,7 +12,12 @@ from cometmq.client._connection.heartbeats import (
     without_subscriptions,
 )
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.recorded import frames

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.client._consuming.retries import pop_delay_s
 from cometmq.client._pop.calls import HandleError, ReceiptHandle, handles_of, offsets_by_queue
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.pop import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,
     PopMessageResponse,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import PopConsumer, StartFrom, StoredMessage
-from cometmq.protocol.bodies import QueryAssignmentRequestBody
+from cometmq.protocol.bodies.pop import QueryAssignmentRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.lazy_record import decode_lazily

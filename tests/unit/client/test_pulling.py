@@ -33,8 +33,8 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import CompressionError
-from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.protocol.version import CURRENT_VERSION

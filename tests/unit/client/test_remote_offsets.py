@@ -17,7 +17,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.remoting import OutgoingCall, Request, Response
 from support.group_broker import GroupBroker, pulled
 from support.scripted import ScriptedCluster, route

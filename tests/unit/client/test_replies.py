@@ -13,8 +13,8 @@ from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import CompressionError
-from cometmq.protocol.headers import PushReplyMessageToClientRequest, SendMessageV2Request
 from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.send import PushReplyMessageToClientRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Request
 from support.recorded import VERSIONS, frames

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.client._consuming.request_handlers import offsets_in
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.bodies.base import InvalidBodyError
 
 QUEUES = {MessageQueue("T", "b", 0): 5, MessageQueue("T", "b", 1): 7}
 

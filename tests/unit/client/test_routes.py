@@ -6,7 +6,12 @@ import pytest
 
 from cometmq.client._connection.routes import Route, provisional_route, route_from
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
+from cometmq.protocol.bodies.route import (
+    BrokerData,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 
 MASTER, SLAVE, OTHER = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 TWO = {"a": {0: MASTER}, "b": {0: SLAVE}}

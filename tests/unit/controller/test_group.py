@@ -12,16 +12,16 @@ from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Compare, Delete, KeyValue, Put
 from cometmq.controller.live_brokers import LiveBroker
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import SyncStateSet
+from cometmq.protocol.bodies.controller import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
+from cometmq.protocol.headers.controller import (
     ControllerAlterSyncStateSetRequest,
     ControllerApplyBrokerIdRequest,
     ControllerElectMasterRequest,
     ControllerGetReplicaInfoRequest,
     ControllerRegisterBrokerRequest,
 )
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.system.clock import ManualClock
 from support.controllers import OneController
 from support.etcd_model import EtcdStore, Link, ModelEtcd

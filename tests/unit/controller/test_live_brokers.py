@@ -6,7 +6,7 @@ import msgspec
 
 from cometmq.controller.broker_set import NO_ID, BrokerSet, Heard
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.protocol.headers import BrokerHeartbeatRequest
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 
 HEARTBEAT = BrokerHeartbeatRequest(
     cluster_name="C", broker_addr="10.0.0.1:10911", broker_name="b", broker_id=1

@@ -18,7 +18,8 @@ from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.namesrv.brokers.registrations import EXPIRY_MS_MAX, read_registration
 from cometmq.namesrv.checks import check_name, check_other_address
 from cometmq.namesrv.registry import Registration
-from cometmq.protocol.headers import RegisterBrokerRequest, decode_fields
+from cometmq.protocol.headers.base import decode_fields
+from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 
 FRAMES = Path(__file__).parents[2] / "vectors" / "frames"
 

@@ -20,7 +20,8 @@ from cometmq.namesrv.registry import (
 )
 from cometmq.namesrv.routes.route_data import route_of
 from cometmq.namesrv.topics.handler import topics_of_cluster
-from cometmq.protocol.bodies import DataVersion, QueueData
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import QueueData
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
 CLUSTER = "c"

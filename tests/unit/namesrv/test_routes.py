@@ -10,7 +10,8 @@ from cometmq.model.topic import TopicConfig
 from cometmq.namesrv.registry import Registration, Registry
 from cometmq.namesrv.routes.route_data import cluster_info, long_route_of, route_of
 from cometmq.namesrv.topics.handler import system_topics, topics_by_flag, topics_of_cluster
-from cometmq.protocol.bodies import DataVersion, TopicQueueMappingInfo
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import TopicQueueMappingInfo
 
 
 @pytest.fixture

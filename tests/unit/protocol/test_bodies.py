@@ -12,35 +12,37 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.base import Body, InvalidBodyError, decode_body
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
+from cometmq.protocol.bodies.common import DataVersion, TopicList
+from cometmq.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    ConsumeStats,
+    GetConsumerStatusBody,
+    LockBatchRequestBody,
+    OffsetWrapper,
+    ResetOffsetBody,
+)
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from cometmq.protocol.bodies.pop import (
     BatchAck,
     BatchAckMessageRequestBody,
-    Body,
-    BrokerData,
-    ConsumerData,
-    ConsumerOffsetSerializeWrapper,
-    ConsumerRunningInfo,
-    ConsumeStats,
-    ConsumeType,
-    DataVersion,
-    GetConsumerStatusBody,
-    HeartbeatData,
-    InvalidBodyError,
-    LockBatchRequestBody,
-    MessageModel,
-    OffsetWrapper,
     QueryAssignmentResponseBody,
+)
+from cometmq.protocol.bodies.register import RegisterBrokerBody, decode_register_body
+from cometmq.protocol.bodies.route import (
+    BrokerData,
     QueueData,
-    RegisterBrokerBody,
-    ResetOffsetBody,
-    SubscriptionData,
-    TopicConfigSerializeWrapper,
-    TopicList,
     TopicQueueMappingInfo,
     TopicRouteData,
-    decode_body,
-    decode_register_body,
 )
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.version import MAPPING_VERSION_MIN
 
 QUEUE = MessageQueue("T", "b", 1)

@@ -30,13 +30,10 @@ from cometmq.protocol.frame import (
     JSON_HEADER,
     FrameError,
 )
-from cometmq.protocol.headers import (
-    GetRouteinfoByTopicRequest,
-    Header,
-    PullMessageRequest,
-    SendMessageRequest,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from support.frames import command_of, one_command
 from support.tiers import rounds
 

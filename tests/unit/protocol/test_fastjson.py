@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.common import DataVersion, KVTable, TopicList
+from cometmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     ConsumeStats,
     ConsumeStatsList,
-    DataVersion,
-    KVTable,
     OffsetWrapper,
-    TopicConfigList,
-    TopicList,
-    TopicOffset,
-    TopicStatsTable,
 )
-from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.topic import TopicConfigList, TopicOffset, TopicStatsTable
 from cometmq.protocol.fastjson import (
     DEPTH_MAX,
     FastJsonError,

@@ -10,21 +10,24 @@ import pytest
 
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    GetAllSubscriptionGroupRequest,
-    GetAllSubscriptionGroupResponse,
-    GetConsumerRunningInfoRequest,
+from cometmq.protocol.headers.base import (
+    I32_MAX,
+    I32_MIN,
+    I64_MAX,
+    I64_MIN,
     Header,
-    PullMessageRequest,
-    QueryConsumerOffsetRequest,
-    RegisterBrokerRequest,
-    SendMessageRequest,
-    SendMessageV2Request,
-    UnregisterClientRequest,
     decode_fields,
     encode_fields,
 )
-from cometmq.protocol.headers.base import I32_MAX, I32_MIN, I64_MAX, I64_MIN
+from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest, UnregisterClientRequest
+from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
+from cometmq.protocol.headers.offset import QueryConsumerOffsetRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.headers.table_page import (
+    GetAllSubscriptionGroupRequest,
+    GetAllSubscriptionGroupResponse,
+)
 from support.cases import case
 from support.wire_classes import HEADERS, header_class
 

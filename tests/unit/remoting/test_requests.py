@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
-from cometmq.protocol.headers import (
-    PullMessageRequest,
-    QueryConsumerOffsetResponse,
-    SendMessageResponse,
-)
+from cometmq.protocol.headers.offset import QueryConsumerOffsetResponse
+from cometmq.protocol.headers.pull import PullMessageRequest
+from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.remoting import Request, Response, SuccessFormat
 from cometmq.remoting.requests import DECIMAL, HEX, TEXT
 from support.fake_transport import Wired

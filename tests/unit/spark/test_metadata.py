@@ -14,7 +14,7 @@ from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import AwayError, Patience

@@ -19,7 +19,7 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.broker_admin import (
     DeleteAclConfigRequest,
     GetBrokerClusterAclInfoResponse,
     UpdateAndCreateAclConfigRequest,

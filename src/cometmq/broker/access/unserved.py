@@ -20,7 +20,7 @@ from cometmq.access.rights import (
     on_cluster,
     on_named,
 )
-from cometmq.protocol.bodies import BatchAckMessageRequestBody
+from cometmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
 

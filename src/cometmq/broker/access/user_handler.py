@@ -27,16 +27,10 @@ from cometmq.access.users.policies import (
 from cometmq.access.users.user import User, UserStatus, UserType
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
-    AclInfo,
-    Body,
-    InvalidBodyError,
-    PolicyEntryInfo,
-    PolicyInfo,
-    UserInfo,
-)
+from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from cometmq.protocol.bodies.base import Body, InvalidBodyError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.auth import (
     AuthCreateAclRequest,
     AuthCreateUserRequest,
     AuthDeleteAclRequest,

@@ -45,10 +45,8 @@ class OffsetTakeoverFeature(BrokerFeature):
             return
         # Most brokers never need these.
         from cometmq.broker.acting_master.offset_takeover import take_over_offsets
-        from cometmq.protocol.headers import (
-            ExchangeBrokerHaInfoRequest,
-            GetBrokerMemberGroupRequest,
-        )
+        from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
+        from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
 
         announcement = None
         if port := settings.listen_port:  # else the system chooses the ports

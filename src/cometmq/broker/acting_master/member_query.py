@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies import GetBrokerMemberGroupResponseBody
+from cometmq.protocol.bodies.route import GetBrokerMemberGroupResponseBody
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetBrokerMemberGroupRequest
+from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode
 

@@ -22,9 +22,10 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.paged_tables import OFFSETS, fetch_table
 from cometmq.broker.role import MASTER_ID
 from cometmq.model.errors import CometError, ProtocolError
-from cometmq.protocol.bodies import DelayOffsetSerializeWrapper
+from cometmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode
 

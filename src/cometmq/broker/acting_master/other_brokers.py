@@ -22,9 +22,10 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, InvalidMessageError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX, TEMPLATE_TOPIC, Perm
-from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest, SendMessageV2Request
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts
 from cometmq.remoting import RemotingClient, check

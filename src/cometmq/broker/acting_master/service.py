@@ -33,7 +33,8 @@ from cometmq.broker.role import MASTER_ID, Role
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
 from cometmq.remoting import RemotingClient, Request, Response, Supervisor
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.settings import ADDRESS

@@ -12,7 +12,7 @@ from pathlib import Path
 from cometmq.broker.role import Role
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import GetBrokerConfigResponse
+from cometmq.protocol.headers.broker_admin import GetBrokerConfigResponse
 from cometmq.remoting import Request, Response
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.slices import off_loop

@@ -12,19 +12,17 @@ from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.members import Member
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import (
-    Connection,
-    ConsumeFromWhere,
+from cometmq.protocol.bodies.client import (
     ConsumerConnection,
-    ConsumeType,
     MemberSubscription,
-    MessageModel,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
 )
+from cometmq.protocol.bodies.common import Connection
+from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.group import (
     GetConsumerConnectionListRequest,
     GetProducerConnectionListRequest,
 )

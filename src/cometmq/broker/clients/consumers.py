@@ -23,7 +23,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import NotifyConsumerIdsChangedRequest
+from cometmq.protocol.headers.consumer import NotifyConsumerIdsChangedRequest
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import RateLimitedLog

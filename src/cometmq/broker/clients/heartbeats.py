@@ -36,16 +36,16 @@ from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.model.errors import CometError, InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.topic import TopicConfig, retry_topic
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.group import GetConsumerListByGroupResponseBody
+from cometmq.protocol.bodies.heartbeat import (
     CheckClientRequestBody,
     ConsumerData,
-    GetConsumerListByGroupResponseBody,
     HeartbeatData,
     ProducerData,
     SubscriptionData,
 )
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.consumer import (
     GetConsumerListByGroupRequest,
     HeartbeatResponse,
     UnregisterClientRequest,

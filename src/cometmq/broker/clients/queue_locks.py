@@ -20,7 +20,7 @@ from cometmq.broker.checks import check_body, check_client_id
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from cometmq.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, batched, decode, encode
 from cometmq.system.clock import Clock

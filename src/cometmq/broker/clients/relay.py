@@ -26,10 +26,10 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidMessageIdError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.bodies import GetConsumerStatusBody
+from cometmq.protocol.bodies.group import GetConsumerStatusBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,

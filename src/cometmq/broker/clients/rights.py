@@ -27,14 +27,10 @@ from cometmq.access.rights import (
     topic_if_any,
     with_record,
 )
-from cometmq.protocol.bodies import (
-    CheckClientRequestBody,
-    HeartbeatData,
-    LockBatchRequestBody,
-    UnlockBatchRequestBody,
-)
+from cometmq.protocol.bodies.group import LockBatchRequestBody, UnlockBatchRequestBody
+from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import ConsumeMessageDirectlyRequest, UnregisterClientRequest
+from cometmq.protocol.headers.consumer import ConsumeMessageDirectlyRequest, UnregisterClientRequest
 from cometmq.remoting import Request
 
 

@@ -45,7 +45,7 @@ from cometmq.broker.targets import stored_again, waiting_target
 from cometmq.model.delay import DelayLevels, delay_queue, level_of_queue
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore, StoreUnavailableError

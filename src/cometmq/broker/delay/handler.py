@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cometmq.protocol.bodies import DataVersion, DelayOffsetSerializeWrapper
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from cometmq.remoting import Request, Response
 
 

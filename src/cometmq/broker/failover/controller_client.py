@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.model.errors import CometError, RemotingError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
-    ControllerGetMetadataInfoResponse,
-    Header,
-)
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import ConnectError, RemotingClient, Supervisor, check
 from cometmq.system.failure_log import FailureLog
 

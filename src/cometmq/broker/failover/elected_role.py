@@ -59,10 +59,13 @@ from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
-from cometmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet
+from cometmq.protocol.bodies.controller import ElectMasterResponseBody, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    BrokerHeartbeatRequest,
+from cometmq.protocol.headers.broker_admin import (
+    ExchangeBrokerHaInfoRequest,
+    ExchangeBrokerHaInfoResponse,
+)
+from cometmq.protocol.headers.controller import (
     ControllerAlterSyncStateSetRequest,
     ControllerApplyBrokerIdRequest,
     ControllerElectMasterRequest,
@@ -73,9 +76,8 @@ from cometmq.protocol.headers import (
     ControllerGetReplicaInfoResponse,
     ControllerRegisterBrokerRequest,
     ControllerRegisterBrokerResponse,
-    ExchangeBrokerHaInfoRequest,
-    ExchangeBrokerHaInfoResponse,
 )
+from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient, Supervisor, check
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock

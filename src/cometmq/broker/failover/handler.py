@@ -12,7 +12,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.failover.elected_role import ElectedRole
 from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.role import Role
-from cometmq.protocol.bodies import EpochEntry, EpochEntryCache
+from cometmq.protocol.bodies.controller import EpochEntry, EpochEntryCache
 from cometmq.remoting import Request, Response
 
 _LAST_END: Final = 2**63 - 1

@@ -16,7 +16,10 @@ from collections.abc import Callable
 
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import RegisterFilterServerRequest, RegisterFilterServerResponse
+from cometmq.protocol.headers.consumer import (
+    RegisterFilterServerRequest,
+    RegisterFilterServerResponse,
+)
 from cometmq.remoting import Request, Response
 from cometmq.remoting.wire import Wire
 from cometmq.system.clock import Clock

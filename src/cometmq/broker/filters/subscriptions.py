@@ -18,7 +18,7 @@ from cometmq.broker.filters.expressions import COMPILED, EXPRESSION_CHARS_MAX, Q
 from cometmq.broker.filters.matchers import SqlMatcher
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.subscription import (
     ALL_TAGS,

@@ -35,8 +35,8 @@ from cometmq.broker.filters.matchers import RetryMatcher, SqlMatcher
 from cometmq.broker.filters.subscriptions import SQL_IS_OFF, Subscription
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.bodies.base import Part
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct

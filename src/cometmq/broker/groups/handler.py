@@ -33,19 +33,21 @@ from cometmq.model.group import (
 )
 from cometmq.model.topic import check_group_name
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.group import (
     GroupForbidden,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
     decode_group,
 )
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequest,
-    GetAllSubscriptionGroupRequest,
-    GetAllSubscriptionGroupResponse,
     GetSubscriptionGroupConfigRequest,
     UpdateAndGetGroupForbiddenRequest,
+)
+from cometmq.protocol.headers.table_page import (
+    GetAllSubscriptionGroupRequest,
+    GetAllSubscriptionGroupResponse,
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decode, encode, off_loop

@@ -15,9 +15,9 @@ from cometmq.access.rights import (
     on_cluster,
     on_named,
 )
-from cometmq.protocol.bodies import SubscriptionGroupList, decode_group
+from cometmq.protocol.bodies.group import SubscriptionGroupList, decode_group
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import UpdateAndGetGroupForbiddenRequest
+from cometmq.protocol.headers.group import UpdateAndGetGroupForbiddenRequest
 from cometmq.remoting import Request
 
 _CREATE_OR_UPDATE: Final = Action.CREATE | Action.UPDATE

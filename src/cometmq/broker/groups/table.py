@@ -26,7 +26,7 @@ from cometmq.broker.stored_table import Change, ConfigTable, create, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import check_group_name
-from cometmq.protocol.bodies import SubscriptionGroupWrapper
+from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
 from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile

@@ -15,7 +15,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import SetCommitlogReadModeRequest
+from cometmq.protocol.headers.broker_admin import SetCommitlogReadModeRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.config_update import properties_of
 from cometmq.remoting.slices import off_loop

@@ -42,7 +42,7 @@ class StorageHandler:
 
     def compare_queues(self, request: Request) -> Response:
         """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354): there is nothing to compare."""
-        from cometmq.protocol.bodies import CheckRocksdbCqWriteResult  # not at rest
+        from cometmq.protocol.bodies.broker_admin import CheckRocksdbCqWriteResult
 
         result = CheckRocksdbCqWriteResult(
             check_result="this broker has no queues in RocksDB", check_status=_NOT_RIGHT

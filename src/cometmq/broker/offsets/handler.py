@@ -18,16 +18,18 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.table_pages import check_whole, page_of
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
+from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.offset import (
     CloneGroupOffsetRequest,
-    GetAllConsumerOffsetRequest,
-    GetAllConsumerOffsetResponse,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     QueryCorrectionOffsetRequest,
     UpdateConsumerOffsetRequest,
+)
+from cometmq.protocol.headers.table_page import (
+    GetAllConsumerOffsetRequest,
+    GetAllConsumerOffsetResponse,
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cometmq.model.errors import ProtocolError, StoreError
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies.common import DataVersion
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock

@@ -10,7 +10,7 @@ Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 from __future__ import annotations
 
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.offset import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
     GetMaxOffsetRequest,

@@ -20,9 +20,9 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
+from cometmq.protocol.bodies.group import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import InvokeBrokerToResetOffsetRequest
+from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import MessageStore

@@ -20,7 +20,7 @@ from cometmq.access.rights import (
     to_consume_as,
 )
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import UpdateConsumerOffsetRequest
+from cometmq.protocol.headers.offset import UpdateConsumerOffsetRequest
 from cometmq.remoting import Request
 
 

@@ -37,7 +37,7 @@ from cometmq.model.topic import RETRY_PREFIX, Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
-from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat

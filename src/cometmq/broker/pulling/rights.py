@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.access.needs import Action, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import Lookups, Right, Rights
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.remoting import Request
 
 

@@ -17,14 +17,14 @@ from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
+from cometmq.protocol.bodies.broker_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
-    QueryConsumeQueueRequest,
+from cometmq.protocol.headers.query import (
     QueryMessageRequest,
     QueryMessageResponse,
     ViewMessageByIdRequest,
 )
+from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import Matcher, MessageStore

@@ -20,11 +20,8 @@ from cometmq.access.rights import (
 )
 from cometmq.model.topic import TOPICS_OF_WAITING
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    QueryConsumeQueueRequest,
-    QueryMessageRequest,
-    ViewMessageByIdRequest,
-)
+from cometmq.protocol.headers.query import QueryMessageRequest, ViewMessageByIdRequest
+from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
 from cometmq.remoting import Request
 
 

@@ -28,18 +28,13 @@ from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError
 from cometmq.model.topic import Perm, TopicConfig
-from cometmq.protocol.bodies import (
-    DataVersion,
-    KVTable,
-    QueueData,
-    RegisterBrokerBody,
-    TopicConfigSerializeWrapper,
-    TopicRouteData,
-    deflate_register_body,
-)
+from cometmq.protocol.bodies.common import DataVersion, KVTable
+from cometmq.protocol.bodies.register import RegisterBrokerBody, deflate_register_body
+from cometmq.protocol.bodies.route import QueueData, TopicRouteData
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import (
     BrokerHeartbeatRequest,
     QueryDataVersionRequest,
     QueryDataVersionResponse,

@@ -170,7 +170,7 @@ class Introduction:
             ReplicaError: the master is of another broker set, or is none now.
         """
         # Masters never need these.
-        from cometmq.protocol.headers import (
+        from cometmq.protocol.headers.broker_admin import (
             ExchangeBrokerHaInfoRequest,
             ExchangeBrokerHaInfoResponse,
         )

@@ -17,13 +17,14 @@ from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.master import Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, ResponseError
-from cometmq.protocol.bodies import (
-    DataVersion,
-    MessageRequestModeSerializeWrapper,
-    TimerMetricsSerializeWrapper,
-)
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+from cometmq.protocol.bodies.topic import TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
+from cometmq.protocol.headers.broker_admin import (
+    ExchangeBrokerHaInfoRequest,
+    ExchangeBrokerHaInfoResponse,
+)
 from cometmq.remoting import Request, Response
 from cometmq.system.clock import Clock
 

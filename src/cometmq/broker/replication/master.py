@@ -42,7 +42,7 @@ from cometmq.broker.replication.wire import HEADER, Reports
 from cometmq.broker.role import Role
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError, ProtocolError
-from cometmq.protocol.bodies import HAConnectionRuntimeInfo
+from cometmq.protocol.bodies.broker_admin import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
 from cometmq.remoting.listener import Listener
 from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text

@@ -37,12 +37,12 @@ from cometmq.broker.replication.paged_tables import (
 from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, ProtocolError
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.common import KVTable
+from cometmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
-    KVTable,
 )
-from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode

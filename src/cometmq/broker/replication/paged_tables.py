@@ -12,19 +12,16 @@ import msgspec
 
 from cometmq.broker.table_pages import PAGE_ENTRIES_MAX
 from cometmq.model.errors import CometError, ProtocolError
-from cometmq.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    SubscriptionGroupWrapper,
-    TopicConfigSerializeWrapper,
-)
 from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, SubscriptionGroupWrapper
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.table_page import (
     GetAllConsumerOffsetRequest,
     GetAllSubscriptionGroupRequest,
     GetAllTopicConfigRequest,
 )
-from cometmq.protocol.headers.base import Header
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode
 

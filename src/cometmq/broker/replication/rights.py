@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, Action, Needs
 from cometmq.access.rights import ADMINISTRATION, SIGNED, Lookups, Right, Rights, on_cluster
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
+from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.remoting import Request
 
 

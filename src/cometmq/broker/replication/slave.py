@@ -28,7 +28,7 @@ from cometmq.broker.replication.greeting import Introduction
 from cometmq.broker.replication.wire import HEADER, REPORT, read_header
 from cometmq.broker.role import Role
 from cometmq.model.errors import CometError, ProtocolError, StoreError
-from cometmq.protocol.bodies import HAClientRuntimeInfo
+from cometmq.protocol.bodies.broker_admin import HAClientRuntimeInfo
 from cometmq.remoting import ConnectError, Supervisor
 from cometmq.remoting.client import split_address
 from cometmq.remoting.tls import failure_text

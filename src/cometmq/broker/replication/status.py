@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.replication.master import Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.bodies import HARuntimeInfo
+from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred

@@ -29,7 +29,7 @@ from cometmq.protocol import octets
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, command_at
 from cometmq.protocol.frame import BINARY_HEADER
-from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.requests import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat

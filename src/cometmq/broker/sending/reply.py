@@ -25,7 +25,7 @@ from cometmq.broker.thread_calls import SharedCall
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.send import (
     PushReplyMessageToClientRequest,
     SendMessageRequest,
     SendMessageResponse,

@@ -8,11 +8,8 @@ from typing import Final
 from cometmq.access.needs import NOTHING, Action, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import Lookups, Right, Rights, of_record, with_record
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    ConsumerSendMsgBackRequest,
-    SendMessageRequest,
-    SendMessageV2Request,
-)
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.remoting import Request
 
 

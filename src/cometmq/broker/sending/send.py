@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of
 from cometmq.protocol.properties import join_properties
 from cometmq.remoting.wire import Wire

@@ -38,7 +38,7 @@ from cometmq.model.topic import (
     retry_topic,
 )
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record

@@ -14,7 +14,8 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import ConsumeStats, OffsetWrapper, QueueTimeSpan
+from cometmq.protocol.bodies.broker_admin import QueueTimeSpan
+from cometmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
 from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock

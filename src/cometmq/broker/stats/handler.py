@@ -18,30 +18,33 @@ from cometmq.broker.stats.runtime_info import RuntimeInfo, as_release_4
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import TopicConfig
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.broker_admin import (
     BrokerStatsData,
     BrokerStatsItem,
+    QueryConsumeTimeSpanBody,
+)
+from cometmq.protocol.bodies.common import GroupList, KVTable, TopicList
+from cometmq.protocol.bodies.group import (
     ConsumeStats,
     ConsumeStatsList,
-    GroupList,
-    KVTable,
-    QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
-    TopicList,
-    TopicOffset,
-    TopicStatsTable,
 )
+from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
-    GetBrokerConsumeStatsRequest,
+from cometmq.protocol.headers.broker_admin import (
     GetBrokerRuntimeInfoRequest,
+    ViewBrokerStatsDataRequest,
+)
+from cometmq.protocol.headers.group import (
+    GetBrokerConsumeStatsRequest,
     GetConsumeStatsRequest,
+    QuerySubscriptionByConsumerRequest,
+    QueryTopicsByConsumerRequest,
+)
+from cometmq.protocol.headers.topic import (
     GetTopicStatsInfoRequest,
     QueryConsumeTimeSpanRequest,
-    QuerySubscriptionByConsumerRequest,
     QueryTopicConsumeByWhoRequest,
-    QueryTopicsByConsumerRequest,
-    ViewBrokerStatsDataRequest,
 )
 from cometmq.protocol.version import RUNTIME_INFO_VERSION_MIN
 from cometmq.remoting import Request, Response

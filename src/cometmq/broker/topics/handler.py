@@ -26,20 +26,18 @@ from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
-from cometmq.protocol.bodies import (
-    DataVersion4,
+from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.bodies.common import DataVersion4, TopicList
+from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicConfigList,
     TopicConfigSerializeWrapper,
     TopicConfigSerializeWrapper4,
-    TopicList,
 )
-from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.table_page import GetAllTopicConfigRequest, GetAllTopicConfigResponse
+from cometmq.protocol.headers.topic import (
     DeleteTopicInBrokerRequest,
-    GetAllTopicConfigRequest,
-    GetAllTopicConfigResponse,
     GetTopicConfigRequest,
     UpdateAndCreateTopicRequest,
 )

@@ -15,7 +15,7 @@ from cometmq.access.rights import (
     on_cluster,
     on_named,
 )
-from cometmq.protocol.bodies import TopicConfigList
+from cometmq.protocol.bodies.topic import TopicConfigList
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
 

@@ -43,7 +43,8 @@ from cometmq.model.topic import (
     is_system_topic,
     reply_topic,
 )
-from cometmq.protocol.bodies import DataVersion, TopicConfigSerializeWrapper
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct

@@ -55,7 +55,7 @@ from cometmq.protocol.compression import (
     InflatedTooLargeError,
     decompress_body,
 )
-from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop

@@ -39,7 +39,10 @@ from cometmq.model.errors import (
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
+from cometmq.protocol.headers.transaction import (
+    EndTransactionRequest,
+    ResumeCheckHalfMessageRequest,
+)
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError

@@ -18,7 +18,7 @@ from cometmq.access.rights import (
     with_record,
 )
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import EndTransactionRequest
+from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.remoting import Request
 
 

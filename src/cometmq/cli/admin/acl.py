@@ -17,7 +17,7 @@ from cometmq.cli.admin.output import Change, Row
 from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cometmq.protocol.bodies import AclInfo, UserInfo
+    from cometmq.protocol.bodies.auth import AclInfo, UserInfo
 
 app = Commands("Access control: users and policies of RocketMQ 5.3, plain accounts of 4.9.")
 
@@ -115,7 +115,7 @@ async def create_user(
     call: Call, user: User, password_file: SecretFile = None, user_type: UserType = "Normal"
 ) -> list[Change]:
     """Create a user. The password comes from a file or is asked for, never from the arguments."""
-    from cometmq.protocol.bodies import UserInfo
+    from cometmq.protocol.bodies.auth import UserInfo
 
     user_type = _choice("--type", user_type, TYPES)
     password = secret(call, password_file, f"Password of {user}: ")
@@ -142,7 +142,7 @@ async def update_user(
     ] = None,
 ) -> list[Change]:
     """Change the password, the type or the status of a user."""
-    from cometmq.protocol.bodies import UserInfo
+    from cometmq.protocol.bodies.auth import UserInfo
 
     asks = change_password or password_file is not None
     if not (asks or user_type or status):
@@ -253,7 +253,7 @@ def _policy(
     subject: str, resources: list[str], actions: list[str], sources: list[str] | None, decision: str
 ) -> tuple[AclInfo, str]:
     """Return entries for some resources, and their text for a question."""
-    from cometmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
+    from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 
     decided = _choice("--decision", decision, DECISIONS)
     entries = [

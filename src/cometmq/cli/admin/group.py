@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from cometmq.client.admin import GroupLag
     from cometmq.model.queue import MessageQueue
-    from cometmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper
+    from cometmq.protocol.bodies.client import ConsumerConnection, ConsumerRunningInfo
+    from cometmq.protocol.bodies.group import OffsetWrapper
 
 app = Commands("Consumer groups: their settings, members and lag.")
 
@@ -508,7 +509,7 @@ async def set_mode(
     ] = 0,
 ) -> list[Change]:
     """Set whether a group reads a topic by pull or by pop, on brokers of 5.0 and later."""
-    from cometmq.protocol.bodies import MessageRequestMode
+    from cometmq.protocol.bodies.pop import MessageRequestMode
 
     if mode.upper() not in {each.value for each in MessageRequestMode}:
         raise ConfigError(f"mode {mode}: expected pull or pop")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from cometmq.client import PullConsumer
     from cometmq.model.message import StoredMessage
     from cometmq.model.queue import MessageQueue
-    from cometmq.protocol.bodies import ConsumeQueueData, SubscriptionData
+    from cometmq.protocol.bodies.broker_admin import ConsumeQueueData
+    from cometmq.protocol.bodies.heartbeat import SubscriptionData
 
 app = Commands("Messages: find them, show them, see who consumed them, send them again.")
 

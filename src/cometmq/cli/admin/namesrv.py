@@ -24,7 +24,7 @@ async def list_servers(call: Call) -> Rows:
 
     Name servers do not replicate: different numbers mean that a broker does not reach one.
     """
-    from cometmq.protocol.bodies import ClusterInfo
+    from cometmq.protocol.bodies.route import ClusterInfo
     from cometmq.protocol.codes import RequestCode
 
     rows: list[Row] = []

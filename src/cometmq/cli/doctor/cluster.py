@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cometmq.client import AdminClient
-from cometmq.protocol.bodies import BrokerData
+from cometmq.protocol.bodies.route import BrokerData
 
 MASTER_ID = 0
 

@@ -27,7 +27,8 @@ from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicList
+from cometmq.protocol.bodies.common import TopicList
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.ports import fast_port, ha_port
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.bodies.base import InvalidBodyError
 from cometmq.protocol.refusals import is_account_refused
 
 T = TypeVar("T")

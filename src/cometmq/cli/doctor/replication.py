@@ -12,9 +12,9 @@ from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.nouns import counted
-from cometmq.protocol.bodies import BrokerReplicasInfo, ReplicaIdentity
+from cometmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicaIdentity
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import ControllerGetMetadataInfoResponse
+from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
 from cometmq.store.set_aside import SET_ASIDE
 
 MIB = 1024 * 1024

@@ -15,9 +15,11 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
 from cometmq.model.nouns import counted
 from cometmq.model.topic import RETRY_PREFIX, Perm, application_topics
-from cometmq.protocol.bodies import ConsumerConnection, TopicRouteData
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetConsumerConnectionListRequest, GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 
 T = TypeVar("T")
 

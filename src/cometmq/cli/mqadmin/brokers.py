@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
 from cometmq.client import AdminClient
-from cometmq.protocol.bodies import ConsumeStats, KVTable
+from cometmq.protocol.bodies.common import KVTable
+from cometmq.protocol.bodies.group import ConsumeStats
 from cometmq.protocol.codes import RequestCode
 
 CONSUME_STATS_MS = 50_000

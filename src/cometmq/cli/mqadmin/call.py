@@ -15,10 +15,10 @@ from cometmq.cli.mqadmin import command_line
 from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import Header
+from cometmq.protocol.headers.base import Header
 
 MASTER_ID = 0
 NO_CLUSTER = (

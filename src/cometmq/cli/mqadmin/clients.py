@@ -12,18 +12,16 @@ from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.client import (
     ConsumerRunningInfo,
-    ConsumeType,
     PopProcessQueueInfo,
     ProcessQueueInfo,
     ProducerConnection,
 )
+from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    GetConsumerRunningInfoRequest,
-    GetProducerConnectionListRequest,
-)
+from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
+from cometmq.protocol.headers.group import GetProducerConnectionListRequest
 from cometmq.protocol.version import version_name
 
 H = TypeVar("H")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
 from cometmq.cli.mqadmin.call import Call, brokers_in
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies import BrokerData, ClusterInfo
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
 
 HEADS = ("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)")
 HEADS_4 = (*HEADS, "#OutTPS(LOAD)", "#PCWait(ms)", "#Hour", "#SPACE")

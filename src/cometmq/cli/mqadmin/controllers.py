@@ -8,13 +8,8 @@ from collections.abc import Awaitable, Callable
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, with_slaves
 from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
-from cometmq.protocol.bodies import (
-    ElectMasterResponseBody,
-    ReplicaIdentity,
-)
-from cometmq.protocol.headers import (
-    ControllerElectMasterResponse,
-)
+from cometmq.protocol.bodies.controller import ElectMasterResponseBody, ReplicaIdentity
+from cometmq.protocol.headers.controller import ControllerElectMasterResponse
 
 
 def _controllers(call: Call) -> list[str]:

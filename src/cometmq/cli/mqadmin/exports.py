@@ -22,12 +22,9 @@ from cometmq.model.topic import (
     TopicConfig,
     is_system_topic,
 )
-from cometmq.protocol.bodies import (
-    DataVersion,
-    SubscriptionGroupWrapper,
-    TopicConfigSerializeWrapper,
-    TopicList,
-)
+from cometmq.protocol.bodies.common import DataVersion, TopicList
+from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.version import CURRENT_VERSION, version_name
 

@@ -15,14 +15,12 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.group import GroupRetryPolicy, SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX, dlq_topic, retry_topic
-from cometmq.protocol.bodies import (
-    ConsumerConnection,
-    ConsumeStats,
-    MessageModel,
-    MessageRequestMode,
-)
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.group import ConsumeStats
+from cometmq.protocol.bodies.heartbeat import MessageModel
+from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequest,
     GetConsumerConnectionListRequest,
     GetConsumeStatsRequest,

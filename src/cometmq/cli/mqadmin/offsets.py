@@ -8,9 +8,9 @@ from cometmq.cli.mqadmin.texts import lower
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import ResetOffsetBody
+from cometmq.protocol.bodies.group import ResetOffsetBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.offset import (
     InvokeBrokerToResetOffsetRequest,
     SearchOffsetByTimestampRequest,
     SearchOffsetByTimestampResponse,

@@ -20,7 +20,7 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import QueryMessageRequest
+from cometmq.protocol.headers.query import QueryMessageRequest
 from cometmq.protocol.lazy_record import body_or_stored, decode_lazily
 from cometmq.system.platforms import SYSTEM
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from cometmq.cli.mqadmin.brokers import banners
 from cometmq.cli.mqadmin.call import Call, CommandError, chosen_brokers
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
     WipeWritePermOfBrokerRequest,

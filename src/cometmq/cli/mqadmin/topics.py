@@ -16,18 +16,15 @@ from cometmq.client.allocation import Averagely
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig
-from cometmq.protocol.bodies import (
-    ConsumeStats,
-    GroupList,
-    TopicOffset,
-    TopicRouteData,
-    TopicStatsTable,
-)
+from cometmq.protocol.bodies.common import GroupList
+from cometmq.protocol.bodies.group import ConsumeStats
+from cometmq.protocol.bodies.route import TopicRouteData
+from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.group import GetConsumeStatsRequest
+from cometmq.protocol.headers.namesrv import DeleteTopicInNamesrvRequest
+from cometmq.protocol.headers.topic import (
     DeleteTopicInBrokerRequest,
-    DeleteTopicInNamesrvRequest,
-    GetConsumeStatsRequest,
     GetTopicStatsInfoRequest,
     QueryTopicConsumeByWhoRequest,
 )

@@ -7,12 +7,7 @@ from typing import TypeVar
 
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, chosen_brokers
-from cometmq.protocol.bodies import (
-    AclInfo,
-    PolicyEntryInfo,
-    PolicyInfo,
-    UserInfo,
-)
+from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 
 USER_FORM = "%-16s  %-22s  %-22s  %-22s"
 USER_HEADS = ("#UserName", "#Password", "#UserType", "#UserStatus")

@@ -15,21 +15,21 @@ from cometmq.client.errors import QueueNotFoundError
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
+from cometmq.protocol.bodies.group import GetConsumerListByGroupResponseBody
+from cometmq.protocol.bodies.heartbeat import HeartbeatData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    GetConsumerListByGroupRequest,
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.consumer import GetConsumerListByGroupRequest, UnregisterClientRequest
+from cometmq.protocol.headers.offset import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
     GetMinOffsetRequest,
     GetMinOffsetResponse,
-    Header,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     SearchOffsetByTimestampRequest,
     SearchOffsetByTimestampResponse,
-    UnregisterClientRequest,
     UpdateConsumerOffsetRequest,
 )
 from cometmq.remoting import RemotingClient, check

@@ -16,13 +16,13 @@ from cometmq.client._connection.identity import Namespace
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,
-    InvokeBrokerToResetOffsetRequest,
     NotifyConsumerIdsChangedRequest,
 )
+from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, RequestHandler, Response
 

@@ -24,10 +24,10 @@ from typing import Protocol
 import msgspec
 
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from cometmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
-from cometmq.protocol.headers import HeartbeatResponse
+from cometmq.protocol.headers.consumer import HeartbeatResponse
 
 
 @dataclass(slots=True)

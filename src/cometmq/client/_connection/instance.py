@@ -56,7 +56,7 @@ from cometmq.client.errors import (
 from cometmq.client.settings import ClientSettings, described, resolve_settings
 from cometmq.model.arguments import check_provides
 from cometmq.model.errors import CometError, ConfigError, ResponseError
-from cometmq.protocol.bodies import HeartbeatData, MessageModel
+from cometmq.protocol.bodies.heartbeat import HeartbeatData, MessageModel
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.refusals import permanent_refusal

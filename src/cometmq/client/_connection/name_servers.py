@@ -22,7 +22,7 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, RemotingError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import Header
+from cometmq.protocol.headers.base import Header
 from cometmq.remoting import ConnectError, RemotingClient, check
 from cometmq.remoting.client import split_address
 

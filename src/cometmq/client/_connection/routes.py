@@ -24,9 +24,9 @@ from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, Perm
-from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
+from cometmq.protocol.bodies.route import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog
 

@@ -22,7 +22,7 @@ from cometmq.model.arguments import check_parameters
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import timeout_s
-from cometmq.protocol.bodies import ConsumerRunningInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
 from cometmq.system.platforms import SYSTEM
 
 log = logging.getLogger(__name__)

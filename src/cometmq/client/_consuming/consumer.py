@@ -54,7 +54,12 @@ from cometmq.model.topic import (
     check_topic_name,
     retry_topic,
 )
-from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
 
 
 def newer(filter: Filter, before: Filter | None) -> Filter:

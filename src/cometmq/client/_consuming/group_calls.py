@@ -16,19 +16,20 @@ from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import (
-    CheckClientRequestBody,
-    ConsumerRunningInfo,
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
+from cometmq.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    MessageModel,
+    UnlockBatchRequestBody,
+)
+from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody, MessageModel
+from cometmq.protocol.bodies.pop import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
-    UnlockBatchRequestBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetConsumerRunningInfoRequest
+from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.remoting.tasks import is_call_failure
 from cometmq.system.failure_log import log_text, log_trace

@@ -36,11 +36,8 @@ from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import CompressionError
-from cometmq.protocol.headers import (
-    PullMessageRequest,
-    PullMessageResponse,
-    RegisterMessageFilterClassRequest,
-)
+from cometmq.protocol.headers.consumer import RegisterMessageFilterClassRequest
+from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.lazy_record import RISING, check_packages, check_rising, decode_lazily
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import CRC_MASK, RecordError, body_crc

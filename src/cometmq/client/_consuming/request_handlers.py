@@ -36,17 +36,19 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
-    ConsumeType,
+)
+from cometmq.protocol.bodies.group import (
     GetConsumerStatusBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
+from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.consumer import (
     ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,

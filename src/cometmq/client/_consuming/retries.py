@@ -46,8 +46,8 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import CompressionError
-from cometmq.protocol.headers import ConsumerSendMsgBackRequest
 from cometmq.protocol.headers.base import I32_MAX
+from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
 from cometmq.protocol.lazy_record import as_received, stored_body, stored_sys_flag
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 

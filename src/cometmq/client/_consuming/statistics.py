@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cometmq.protocol.bodies import ConsumeStatus
+from cometmq.protocol.bodies.client import ConsumeStatus
 
 MINUTE_S = 60.0
 HOUR_S = 3_600.0

@@ -25,7 +25,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.pop import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,
     ChangeMessageInvisibletimeResponse,

@@ -24,7 +24,7 @@ from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import MessageModel
+from cometmq.protocol.bodies.heartbeat import MessageModel
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor
 

@@ -37,8 +37,8 @@ from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
-from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.lazy_record import check_packages, check_rising, decode_between
 from cometmq.protocol.octets import Memory, copy_of, put_bytes, put_decimal, put_u32
 from cometmq.protocol.record import RecordError

@@ -25,7 +25,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import ProcessQueueInfo
+from cometmq.protocol.bodies.client import ProcessQueueInfo
 from cometmq.protocol.lazy_record import LazyMessage, restore
 
 try:

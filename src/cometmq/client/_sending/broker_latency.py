@@ -19,7 +19,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import RemotingError
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetMaxOffsetRequest
+from cometmq.protocol.headers.offset import GetMaxOffsetRequest
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)

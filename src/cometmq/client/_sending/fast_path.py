@@ -39,8 +39,8 @@ from cometmq.protocol.codes import LanguageCode, RequestCode
 from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
-from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.octets import Memory, copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting import CallTimeoutError, Connection
 from cometmq.remoting.inflight import Call, Inflight

@@ -32,7 +32,7 @@ from cometmq.model.topic import (
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import compress_body
-from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 

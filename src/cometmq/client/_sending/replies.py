@@ -25,7 +25,7 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, check_topic_name
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import CompressionError, decompress_body
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.send import (
     PushReplyMessageToClientRequest,
     RecallMessageRequest,
     RecallMessageResponse,

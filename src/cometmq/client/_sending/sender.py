@@ -59,7 +59,7 @@ from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
-from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.refusals import permanent_refusal
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ import msgspec
 
 from cometmq.client.admin.servers import AdminCore
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import AclInfo, UserInfo, decode_body
+from cometmq.protocol.bodies.auth import AclInfo, UserInfo
+from cometmq.protocol.bodies.base import decode_body
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.auth import (
     AuthCreateAclRequest,
     AuthCreateUserRequest,
     AuthDeleteAclRequest,
@@ -23,6 +24,8 @@ from cometmq.protocol.headers import (
     AuthListUserRequest,
     AuthUpdateAclRequest,
     AuthUpdateUserRequest,
+)
+from cometmq.protocol.headers.broker_admin import (
     DeleteAclConfigRequest,
     GetBrokerClusterAclInfoResponse,
     UpdateAndCreateAclConfigRequest,

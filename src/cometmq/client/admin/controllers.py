@@ -11,10 +11,10 @@ import msgspec
 from cometmq.client.admin.servers import AdminCore
 from cometmq.client.errors import ClientError
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import BrokerReplicasInfo, EpochEntryCache
+from cometmq.protocol.bodies.controller import BrokerReplicasInfo, EpochEntryCache
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.controller import (
     CleanBrokerDataRequest,
     ControllerElectMasterRequest,
     ControllerGetMetadataInfoResponse,

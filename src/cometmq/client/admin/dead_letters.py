@@ -30,9 +30,9 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms
 from cometmq.model.topic import DLQ_PREFIX, check_group_name, dlq_topic, retry_topic
-from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.protocol.lazy_record import body_or_stored
 from cometmq.protocol.message_id import decode_offset_id
 

@@ -19,35 +19,36 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms
 from cometmq.model.topic import check_group_name
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.base import decode_body
+from cometmq.protocol.bodies.broker_admin import QueryConsumeTimeSpanBody, QueueTimeSpan
+from cometmq.protocol.bodies.common import GroupList, TopicList
+from cometmq.protocol.bodies.group import (
     ConsumeStats,
     GroupForbidden,
-    GroupList,
-    MessageRequestMode,
     OffsetWrapper,
-    QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
-    QueueTimeSpan,
     ResetOffsetBody,
-    SetMessageRequestModeRequestBody,
-    SubscriptionData,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
-    TopicList,
-    decode_body,
 )
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    CloneGroupOffsetRequest,
+from cometmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequest,
     GetConsumeStatsRequest,
     GetSubscriptionGroupConfigRequest,
-    InvokeBrokerToResetOffsetRequest,
-    QueryConsumeTimeSpanRequest,
     QuerySubscriptionByConsumerRequest,
-    QueryTopicConsumeByWhoRequest,
     QueryTopicsByConsumerRequest,
     UpdateAndGetGroupForbiddenRequest,
+)
+from cometmq.protocol.headers.offset import (
+    CloneGroupOffsetRequest,
+    InvokeBrokerToResetOffsetRequest,
+)
+from cometmq.protocol.headers.topic import (
+    QueryConsumeTimeSpanRequest,
+    QueryTopicConsumeByWhoRequest,
 )
 
 

@@ -25,21 +25,15 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms, now_ms
 from cometmq.model.topic import TEMPLATE_TOPIC, TRACE_TOPIC
-from cometmq.protocol.bodies import (
-    ConsumerConnection,
-    ConsumeType,
-    InvalidBodyError,
-    MessageModel,
-    QueryConsumeQueueResponseBody,
-)
+from cometmq.protocol.bodies.base import InvalidBodyError
+from cometmq.protocol.bodies.broker_admin import QueryConsumeQueueResponseBody
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.heartbeat import ConsumeType, MessageModel
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    QueryConsumeQueueRequest,
-    QueryMessageRequest,
-    ResumeCheckHalfMessageRequest,
-    SendMessageRequest,
-    ViewMessageByIdRequest,
-)
+from cometmq.protocol.headers.query import QueryMessageRequest, ViewMessageByIdRequest
+from cometmq.protocol.headers.send import SendMessageRequest
+from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
+from cometmq.protocol.headers.transaction import ResumeCheckHalfMessageRequest
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties

@@ -21,44 +21,47 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import (
-    BrokerStatsData,
-    ClusterInfo,
+from cometmq.protocol.bodies.broker_admin import BrokerStatsData, HARuntimeInfo
+from cometmq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
-    ConsumeStatsList,
-    GetConsumerStatusBody,
-    HARuntimeInfo,
-    KVTable,
     ProducerConnection,
     ProducerTableInfo,
-    TimerMetric,
-    TimerMetricsSerializeWrapper,
 )
+from cometmq.protocol.bodies.common import KVTable
+from cometmq.protocol.bodies.group import ConsumeStatsList, GetConsumerStatusBody
+from cometmq.protocol.bodies.route import ClusterInfo
+from cometmq.protocol.bodies.topic import TimerMetric, TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.broker_admin import (
     AddBrokerRequest,
-    AddWritePermOfBrokerRequest,
-    AddWritePermOfBrokerResponse,
-    ConsumeMessageDirectlyRequest,
-    DeleteKvConfigRequest,
-    GetBrokerConsumeStatsRequest,
     GetBrokerRuntimeInfoRequest,
-    GetConsumerConnectionListRequest,
-    GetConsumerRunningInfoRequest,
-    GetKvConfigRequest,
-    GetKvConfigResponse,
-    GetKvlistByNamespaceRequest,
-    GetProducerConnectionListRequest,
-    Header,
-    InvokeBrokerToGetConsumerStatusRequest,
-    PutKvConfigRequest,
     RemoveBrokerRequest,
     ResetMasterFlushOffsetRequest,
     SetCommitlogReadModeRequest,
     ViewBrokerStatsDataRequest,
+)
+from cometmq.protocol.headers.consumer import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerRunningInfoRequest,
+    InvokeBrokerToGetConsumerStatusRequest,
+)
+from cometmq.protocol.headers.group import (
+    GetBrokerConsumeStatsRequest,
+    GetConsumerConnectionListRequest,
+    GetProducerConnectionListRequest,
+)
+from cometmq.protocol.headers.namesrv import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    DeleteKvConfigRequest,
+    GetKvConfigRequest,
+    GetKvConfigResponse,
+    GetKvlistByNamespaceRequest,
+    PutKvConfigRequest,
     WipeWritePermOfBrokerRequest,
     WipeWritePermOfBrokerResponse,
 )

@@ -15,20 +15,19 @@ from cometmq.client.errors import ClientError
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.common import TopicList
+from cometmq.protocol.bodies.route import TopicRouteData
+from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicConfigList,
     TopicConfigSerializeWrapper,
-    TopicList,
     TopicOffset,
-    TopicRouteData,
     TopicStatsTable,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import DeleteTopicInNamesrvRequest, GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.topic import (
     DeleteTopicInBrokerRequest,
-    DeleteTopicInNamesrvRequest,
-    GetRouteinfoByTopicRequest,
     GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
     UpdateAndCreateTopicRequest,

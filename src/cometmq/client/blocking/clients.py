@@ -65,35 +65,30 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TRACE_TOPIC, TopicConfig
-from cometmq.protocol.bodies import (
-    AclInfo,
-    BrokerReplicasInfo,
+from cometmq.protocol.bodies.auth import AclInfo, UserInfo
+from cometmq.protocol.bodies.broker_admin import (
     BrokerStatsData,
-    ClusterInfo,
+    HARuntimeInfo,
+    QueryConsumeQueueResponseBody,
+    QueueTimeSpan,
+)
+from cometmq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
-    ConsumeStatsList,
-    EpochEntryCache,
-    HARuntimeInfo,
-    MessageRequestMode,
-    OffsetWrapper,
     ProducerConnection,
     ProducerTableInfo,
-    QueryConsumeQueueResponseBody,
-    QueueTimeSpan,
-    SubscriptionData,
-    TimerMetric,
-    TopicOffset,
-    TopicRouteData,
-    UserInfo,
 )
+from cometmq.protocol.bodies.controller import BrokerReplicasInfo, EpochEntryCache
+from cometmq.protocol.bodies.group import ConsumeStatsList, OffsetWrapper
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.bodies.pop import MessageRequestMode
+from cometmq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from cometmq.protocol.bodies.topic import TimerMetric, TopicOffset
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import (
-    ControllerGetMetadataInfoResponse,
-    GetBrokerClusterAclInfoResponse,
-    Header,
-)
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.broker_admin import GetBrokerClusterAclInfoResponse
+from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
 
 __all__ = [
     "Producer",

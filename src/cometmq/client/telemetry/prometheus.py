@@ -43,7 +43,7 @@ from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies import ConsumerRunningInfo
+from cometmq.protocol.bodies.client import ConsumerRunningInfo
 
 try:
     from prometheus_client import REGISTRY, Counter, Histogram

@@ -20,14 +20,10 @@ from cometmq.namesrv.registry import (
     RegistrationRefusedError,
     Registry,
 )
-from cometmq.protocol.bodies import (
-    BrokerMemberGroup,
-    DataVersion,
-    GetBrokerMemberGroupResponseBody,
-    KVTable,
-)
+from cometmq.protocol.bodies.common import DataVersion, KVTable
+from cometmq.protocol.bodies.route import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
     BrokerHeartbeatRequest,

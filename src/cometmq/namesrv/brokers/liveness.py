@@ -13,7 +13,7 @@ from cometmq.model.errors import RemotingError
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import MinIdNotice, Registry
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import NotifyMinBrokerIdChangeRequest
+from cometmq.protocol.headers.namesrv import NotifyMinBrokerIdChangeRequest
 from cometmq.remoting import Connection, RemotingClient, Supervisor
 from cometmq.remoting.slices import Slices
 

@@ -17,14 +17,11 @@ from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig
 from cometmq.namesrv.checks import check_name, check_other_address, is_name
 from cometmq.namesrv.registry import Registration
-from cometmq.protocol.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfigSerializeWrapper,
-    decode_register_body,
-)
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.register import RegisterBrokerBody, decode_register_body
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import RegisterBrokerRequest
+from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.protocol.version import REGISTER_BODY_VERSION_MIN
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Awaitable
 
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.namesrv.kv_config.table import KvTable
-from cometmq.protocol.bodies import KVTable
+from cometmq.protocol.bodies.common import KVTable
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import (
     DeleteKvConfigRequest,
     GetKvConfigRequest,
     GetKvConfigResponse,

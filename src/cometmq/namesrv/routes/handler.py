@@ -21,9 +21,9 @@ from cometmq.namesrv.routes.route_data import (
     route_of,
 )
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import FAQ, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import encode, join

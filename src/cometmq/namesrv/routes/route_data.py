@@ -10,7 +10,7 @@ from typing import Any
 
 from cometmq.model.topic import SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.namesrv.registry import MASTER_ID, BrokerKey, Group, Registry
-from cometmq.protocol.bodies import (
+from cometmq.protocol.bodies.route import (
     BrokerData,
     ClusterInfo,
     QueueData,

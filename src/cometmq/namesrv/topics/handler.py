@@ -13,9 +13,10 @@ from cometmq.model.flags import TopicSysFlag
 from cometmq.namesrv.checks import check_name
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
-from cometmq.protocol.bodies import QueueData, TopicList, TopicRouteData
+from cometmq.protocol.bodies.common import TopicList
+from cometmq.protocol.bodies.route import QueueData, TopicRouteData
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
+from cometmq.protocol.headers.namesrv import (
     DeleteTopicInNamesrvRequest,
     GetTopicsByClusterRequest,
     RegisterTopicInNamesrvRequest,

@@ -16,14 +16,11 @@ from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
-from cometmq.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    TopicList,
-    TopicOffset,
-    TopicStatsTable,
-)
+from cometmq.protocol.bodies.common import TopicList
+from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
+from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetTopicStatsInfoRequest
+from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
 from cometmq.remoting import check
 from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.brokers.placing import (

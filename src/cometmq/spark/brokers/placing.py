@@ -19,7 +19,7 @@ from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID, Route
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import RemotingError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ClusterInfo
+from cometmq.protocol.bodies.route import ClusterInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import check
 from cometmq.spark.brokers.patience import AwayError

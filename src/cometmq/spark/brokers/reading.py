@@ -35,7 +35,7 @@ from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PullMessageResponse
+from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.record import QUEUE_OFFSET_AT
 from cometmq.protocol.subscription import ALL_TAGS
 from cometmq.spark.brokers.patience import AwayError, is_passing

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
-from cometmq.protocol.bodies import TopicOffset
+from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.spark.brokers.life import IDLE_S, Life
 from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import Patience

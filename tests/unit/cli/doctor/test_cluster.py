@@ -9,7 +9,9 @@ from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.client import AdminClient
 from cometmq.client.subscription_check import ComparableFilter
-from cometmq.protocol.bodies import BrokerData, Connection, ConsumerConnection
+from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.common import Connection
+from cometmq.protocol.bodies.route import BrokerData
 
 MIB = 1024 * 1024
 

@@ -22,7 +22,7 @@ from cometmq.cli.doctor.findings import (
     run_checks,
 )
 from cometmq.model.errors import CometError, ResponseError, StoreError
-from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.bodies.base import InvalidBodyError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import ssl
@@ -29,6 +30,7 @@ from cometmq.remoting import (
     TooManyCallsError,
     check,
 )
+from cometmq.remoting.server import OPENINGS_PER_ITERATION
 from cometmq.remoting.tls import client_context
 from support.frames import CommandDecoder
 from support.virtual_time import virtual
@@ -667,6 +669,28 @@ async def test_a_peer_that_says_nothing_does_not_hold_up_the_stop(
 
     assert loop.time() - began <= slack_s
     assert [connection.recv(1) for connection in silent] == [b"", b"", b""]
+    for connection in silent:
+        connection.close()
+
+
+async def test_many_first_bytes_at_once_open_a_few_connections_in_each_iteration(
+    make_peer: MakePeer,
+) -> None:
+    peer = await make_peer(tls=TlsSettings())
+    silent = [socket.create_connection(("127.0.0.1", peer.server.port)) for _ in range(20)]
+    async with asyncio.timeout(60):
+        while peer.server.silent < len(silent):
+            await asyncio.sleep(0.01)
+    for connection in silent:
+        connection.send(b"\0")
+    counts = [peer.server.connections]
+    async with asyncio.timeout(60):
+        while counts[-1] < len(silent):
+            await asyncio.sleep(0)
+            counts.append(peer.server.connections)
+
+    opened = [after - before for before, after in itertools.pairwise(counts)]
+    assert max(opened) <= OPENINGS_PER_ITERATION
     for connection in silent:
         connection.close()
 

@@ -15,6 +15,7 @@ import itertools
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -42,6 +43,9 @@ properties of a message, which have 32 KiB at most; large data is in bodies."""
 UNREAD_BYTES_MIN = 64 * 1024
 """A peer that leaves so much unread counts for the limit of all connections, and is not read until
 it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
+OPENINGS_PER_ITERATION = 2
+"""Connections that one iteration of the event loop opens: others are served in between. Many that
+were accepted earlier may send their first bytes together."""
 CLOSES_PER_ITERATION = 32
 """Connections that one iteration of the event loop closes because they are idle."""
 HANDSHAKE_S = 30.0
@@ -93,6 +97,8 @@ class RemotingServer:
         """Accepted connections without a first byte, and the time of their accept, in its order."""
         self._arriving: dict[socket.socket, None] = {}
         """Those with a first byte that are not open yet."""
+        self._to_open: deque[tuple[socket.socket, bool]] = deque()
+        """Those of them whose opening has not begun, and whether each speaks TLS."""
         self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO
@@ -182,6 +188,10 @@ class RemotingServer:
             self._idle.cancel()
         while self._silent:
             self._drop_silent(next(iter(self._silent)))
+        while self._to_open:
+            accepted, _ = self._to_open.popleft()
+            del self._arriving[accepted]
+            accepted.close()
         for arriving in self._arriving:
             with contextlib.suppress(OSError):
                 arriving.shutdown(socket.SHUT_RDWR)
@@ -260,7 +270,17 @@ class RemotingServer:
 
     def _begin_opening(self, accepted: socket.socket, first: int | None) -> None:
         self._arriving[accepted] = None
-        self._supervisor.spawn(self._open(accepted, first == HANDSHAKE_BYTE), "open")
+        self._to_open.append((accepted, first == HANDSHAKE_BYTE))
+        if len(self._to_open) == 1:
+            asyncio.get_running_loop().call_soon(self._open_some)
+
+    def _open_some(self) -> None:
+        """Begin some openings, and those that are left in the next iteration of the event loop."""
+        for _ in range(min(OPENINGS_PER_ITERATION, len(self._to_open))):
+            accepted, is_tls = self._to_open.popleft()
+            self._supervisor.spawn(self._open(accepted, is_tls), "open")
+        if self._to_open:
+            asyncio.get_running_loop().call_soon(self._open_some)
 
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:

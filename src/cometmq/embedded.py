@@ -61,7 +61,7 @@ ANSWER_S = 5.0
 """Time for the broker to accept a lease."""
 TRY_S = 0.02
 READY, FAILED = b"ready ", b"failed "
-"""What the broker writes to its standard output: that it serves, or why it does not."""
+"""The lines that the broker writes to its standard output: it serves, or it failed for a reason."""
 LOG_TAIL_BYTES = 2_000
 _PROGRAM = """
 import json, sys

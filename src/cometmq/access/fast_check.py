@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cometmq.remoting.wire import Wire
 
 USES_MAX = 100_000
-"""What all of them together may use, as far as it is remembered: topics, or groups with topics."""
+"""Limit of the topics, and of the groups with topics, that are remembered for all accounts
+together."""
 _SENDERS_MAX, _USES_MAX = SENDERS_MAX, USES_MAX
 
 

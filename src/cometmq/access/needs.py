@@ -1,4 +1,4 @@
-"""What a request needs: to be signed only, actions on topics and groups, or an administrator."""
+"""The need of a request: a signature only, actions on topics and groups, or an administrator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDS_MAX: Final = 10_000
 
 
 class Action(IntFlag):
-    """What a request does with a resource."""
+    """The action of a request on a resource."""
 
     PUB = 4
     SUB = 8
@@ -27,7 +27,7 @@ class Action(IntFlag):
 
 
 class ResourceType(StrEnum):
-    """What a resource is."""
+    """The kind of a resource."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -35,7 +35,7 @@ class ResourceType(StrEnum):
 
 
 class Need(NamedTuple):
-    """What a request needs: one of these actions on a resource."""
+    """The need of a request: one of these actions on a resource."""
 
     resource_type: ResourceType
     name: str
@@ -77,7 +77,7 @@ def require_stated(served: Iterable[int], stated: Collection[int], where: str) -
 
 
 class StatedNeeds:
-    """What the requests to a server need: a signature, or an administrator.
+    """The needs of the requests to a server: a signature, or an administrator.
 
     Args:
         stated_in: where that is stated.

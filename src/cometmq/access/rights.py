@@ -42,12 +42,12 @@ TopicOfRecord = Callable[[int], str | None]
 
 
 class Lookups(NamedTuple):
-    """What a broker knows that a request does not say."""
+    """The facts that only the broker knows, and a request does not state."""
 
     cluster: str
     topic_of_record: TopicOfRecord
     topic_of_half: TopicOfRecord
-    """The same, but for half messages only."""
+    """Returns the topic of the half message at an offset of the log; None if none begins there."""
     group_exists: Callable[[str], bool]
 
     @property
@@ -61,7 +61,7 @@ class Lookups(NamedTuple):
 
 
 class Right(NamedTuple):
-    """What the requests of one code need beside a signature."""
+    """The right that the requests of one code need beside a signature."""
 
     read: Callable[[Request, Lookups], Needs]
     """Reads it, with the header and body that the handler reads."""
@@ -70,7 +70,7 @@ class Right(NamedTuple):
 
 
 class Rights(NamedTuple):
-    """What the requests of one code need under each kind of access control."""
+    """The rights that the requests of one code need under each kind of access control."""
 
     plain: Right
     users: Right

@@ -135,7 +135,7 @@ class StoredTable:
         self._waiting: list[_Waiting] = []
         self._changes_waiting = 0
         self._changed: deque[tuple[str, str]] = deque(maxlen=KEPT_MAX)
-        """Which entries the latest changes have replaced."""
+        """The entries that the latest changes have replaced."""
         self.changes = 0
         """How many entries were replaced since the start."""
         self._writer: asyncio.Task[None] | None = None

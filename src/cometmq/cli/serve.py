@@ -23,7 +23,7 @@ STOP_S = 4.5
 
 
 class Server(Protocol):
-    """What this module starts and stops."""
+    """A server that this module starts and stops."""
 
     async def start(self) -> None:
         """Serve; returns once it does."""

@@ -54,7 +54,7 @@ class Option(NamedTuple):
     names: tuple[str, ...]
     help: str
     default: str | bool = True
-    """What the help shows as default; True for the value itself."""
+    """The default that the help shows; True for the value itself."""
     kind: type = str
     bounds: tuple[int, int] | None = None
     metavar: str | None = None

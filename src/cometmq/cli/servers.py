@@ -279,7 +279,7 @@ COMMANDS: dict[str, Callable[[ServerOptions], int]] = {
     "filtersrv": filter_server,
     "controller": controller,
 }
-"""What each server command runs."""
+"""The function of each server command."""
 
 
 def _take_free_port(parts: Configuration) -> None:

@@ -46,7 +46,7 @@ class _Child:
     def __init__(self, name: str, command: Sequence[str], policy: RestartPolicy) -> None:
         self.name = name
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """What its first ready line says."""
+        """The text of its first ready line."""
         self._command = command
         self._policy = policy
         self._stopping = asyncio.Event()

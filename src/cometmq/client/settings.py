@@ -322,7 +322,7 @@ class ProducerSettings(Checked):
     """Whether sends avoid brokers that were slow or failed recently."""
 
     rocketmq_version: int = setting(5, low=4, high=5)
-    """Which limits and pauses apply to it: 4 as in RocketMQ 4.9, 5 as in 5.x."""
+    """The release of RocketMQ whose limits and pauses apply: 4 as in RocketMQ 4.9, 5 as in 5.x."""
 
     detector: bool = setting(False, key="startDetectorEnable")
     """Whether avoided brokers are probed, and used again as soon as they respond."""

@@ -1,4 +1,4 @@
-"""Which controller is active: the one whose lease holds a key in etcd.
+"""Decides which controller is active: the controller whose lease holds a key in etcd.
 
 The lease only keeps controllers from working against each other. A controller that does not know
 yet that its lease has ended does no harm, see `cometmq.controller.etcd`.

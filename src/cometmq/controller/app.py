@@ -115,7 +115,7 @@ class Controller:
             ttl_s=settings.lease_s,
             now_s=self._clock.monotonic,
         )
-        """Which controller of the group is active."""
+        """The active controller of the group."""
         table = BrokerSetTable(etcd, prefix, note=self._live.note)
         self._elections = Elections(
             table,

@@ -60,7 +60,7 @@ class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     name: str
     set_id: str = ""
-    """Which set this is; empty if no broker that knows set ids has registered."""
+    """The id of the set; empty if no broker that knows set ids has registered."""
     last_id: int = 0
     """The largest id that was ever given."""
     replicas: dict[int, Replica] = {}

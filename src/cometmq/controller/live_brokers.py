@@ -1,4 +1,4 @@
-"""Which brokers are alive, by their heartbeats and connections; each controller has its own view.
+"""The living brokers, by their heartbeats and connections; each controller has its own view.
 
 Nothing here is stored: brokers send heartbeats to every controller, so a controller that becomes
 active knows them. A wrong view delays an election or makes one too many; it cannot elect a broker

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 UPLOADS_MAX = 64
 """Uploads that may wait while others are loaded."""
 CLIENT_UPLOADS_MAX = 16
-"""Those of one connection."""
+"""Limit of the filters of one connection."""
 LOADS_MAX = 4
 """Uploads that are loaded at the same time."""
 

@@ -269,7 +269,7 @@ class Message:
 
 
 class Context:
-    """What a filter gets besides the message."""
+    """The context that a filter gets besides the message."""
 
     __slots__ = ("consumer_group",)
 

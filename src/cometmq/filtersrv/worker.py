@@ -273,7 +273,7 @@ class _FilterRaisedError(FilterError):
 
 
 class _BadResponseError(Exception):
-    """What a worker sent is not a response."""
+    """A worker sent bytes that are not a response."""
 
 
 async def _read_response(stream: asyncio.StreamReader, count: int) -> tuple[int, bytes]:

@@ -34,7 +34,7 @@ class Buckets(NamedTuple):
     """The value of a series of a histogram."""
 
     counts: Sequence[int]
-    """Of each bucket; the last one is above all bounds."""
+    """The count of each bucket; the last one is above all bounds."""
     sum: Number
 
     def plus(self, other: Buckets) -> Buckets:
@@ -54,13 +54,13 @@ def add(left: Number, right: Number) -> Number:
 
 
 class Head(NamedTuple):
-    """What the series of a metric have in common."""
+    """The common part of the series of a metric."""
 
     name: str
     kind: str
     """`GAUGE`, `COUNTER` or `HISTOGRAM`."""
     text: str
-    """What it means, in one line."""
+    """The meaning of the metric, in one line."""
     unit: str = ""
     """RocketMQ's unit, for formats that have one."""
     bounds: Sequence[Number] = ()

@@ -1,4 +1,4 @@
-"""What the properties of a dead letter record: its first topic, its retries and its last error.
+"""The properties of a dead letter: its first topic, its retries and its last error.
 
 A dead letter is in ``%DLQ%group`` and keeps the unique id of its message. A copy in the retry topic
 has the same properties. Where a message is sent again, it begins without them.

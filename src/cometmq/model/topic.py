@@ -72,7 +72,7 @@ _ILLEGAL = re.compile("[^%|a-zA-Z0-9_-]")
 
 
 class Perm:
-    """What may be done with a topic's queues: a sum of these bits."""
+    """The permissions of a topic's queues: a sum of these bits."""
 
     INHERIT: Final = 1
     WRITE: Final = 2

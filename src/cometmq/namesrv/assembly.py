@@ -20,10 +20,10 @@ FEATURES: Sequence[Callable[[Core], Feature]] = (
     kv_config.build,
     admin.build,
 )
-"""What a name server consists of."""
+"""The features of a name server."""
 
 NEEDS = StatedNeeds(
     "cometmq.namesrv, feature.py of its feature,",
     {**brokers.NEEDS, **routes.NEEDS, **topics.NEEDS, **kv_config.NEEDS, **admin.NEEDS},
 )
-"""What their requests need with ``aclEnable``."""
+"""The needs of all requests with ``aclEnable``."""

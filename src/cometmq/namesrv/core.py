@@ -1,4 +1,4 @@
-"""What the features of a name server share; nothing runs yet."""
+"""The shared parts of the features of a name server; nothing runs yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.system.files import Files
 
 
 class Core(msgspec.Struct, frozen=True):
-    """What the features of one name server share."""
+    """The shared parts of the features of one name server."""
 
     configuration: Configuration
     settings: Callable[[], NameServerSettings]

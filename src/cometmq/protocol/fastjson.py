@@ -32,7 +32,7 @@ HEADER_BYTES_MAX, HEADER_VALUES_MAX = 128 * 1024, 2_000
 VALUES_MAX = 500_000
 """How many values a text may have that is not plain JSON."""
 SMALL_VALUES_MAX = 1_000
-"""So many values are written as one part."""
+"""Number of values that are written as one part."""
 
 
 class FastJsonError(ProtocolError, ValueError):

@@ -20,7 +20,7 @@ PREFIX_BYTES = 8
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """RocketMQ's own limit, its four length bytes included."""
 HEADER_BYTES_MAX = 0xFFFFFF
-"""What the length field of a header has room for."""
+"""The largest header that the length field can state."""
 
 JSON_HEADER = 0
 BINARY_HEADER = 1

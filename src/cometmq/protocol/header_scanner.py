@@ -243,7 +243,7 @@ def find_name(memory: Memory, at: int, end: int, names: tuple[bytes, ...]) -> in
 
 
 def end_of_text(memory: Memory, at: int, end: int) -> int:
-    """Where the quote behind a text without escapes is; 0 if there is none."""
+    """Position of the quote behind a text without escapes; 0 if there is none."""
     while at < end:
         unit = memory[at]
         if unit == 34:
@@ -325,7 +325,7 @@ def _skip_blanks(memory: Memory, at: int, end: int) -> int:
 
 
 def _value_at(memory: Memory, at: int, end: int) -> int:
-    """Where the value begins whose name ends before ``at``; -1 if there is none."""
+    """Position of the value whose name ends before ``at``; -1 if there is none."""
     at = _skip_blanks(memory, at, end)
     if at >= end or memory[at] != 58:
         return -1

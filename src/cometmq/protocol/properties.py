@@ -27,7 +27,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memchr, memcmp  # type: ignore
 
 PROPERTIES_BYTES_MAX = 32767
-"""What a record has room for."""
+"""The most that the length field of a record can state."""
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
@@ -90,7 +90,8 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
 
 
 def _span_in(entries: bytes, name_marker: bytes) -> tuple[int, int]:
-    """Where the value of a property is, among entries between separators; 0, 0 if it has none."""
+    """Start and end of the value of a property, among entries between separators; 0, 0 if it has
+    none."""
     at = entries.rfind(name_marker)
     while at >= 0:
         start = at + len(name_marker)
@@ -102,7 +103,7 @@ def _span_in(entries: bytes, name_marker: bytes) -> tuple[int, int]:
 
 
 def _find(text: Any, length: int, name_marker: Any, marker_length: int) -> int:
-    """Where the value of a property is, start << 31 | stop, or -1; only compiled."""
+    """Position of the value of a property, start << 31 | stop, or -1; only compiled."""
     if cython.compiled:
         found = -1
         start = 0

@@ -67,7 +67,7 @@ class RequestCheck:
 
 
 class SignedFields:
-    """Where the fields of one header are, in the order of their names."""
+    """The positions of the fields of one header, in the order of their names."""
 
     def __init__(self) -> None:
         self.is_usable = False

@@ -56,7 +56,7 @@ class Holder(Protocol):
 
 
 class BufferBudget:
-    """What the connections of one event loop hold.
+    """The bytes that the connections of one event loop hold.
 
     Args:
         loop: the event loop.
@@ -67,12 +67,12 @@ class BufferBudget:
         self.bytes_max = BYTES_MAX
         """The limit."""
         self.held_bytes = 0
-        """What all connections hold."""
+        """The bytes that all connections hold."""
         self.closed = 0
         """Connections that were closed to keep the limit."""
         self._holders: OrderedDict[Holder, tuple[int, float]] = OrderedDict()
-        """What each one holds, and since when. The one that grew or was looked at the longest ago
-        is the first."""
+        """The bytes that each connection holds, and since when. The connection that grew or was
+        looked at the longest ago is the first."""
         self._paused: OrderedDict[Holder, None] = OrderedDict()
         """In the order in which they were paused."""
         self._timer: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CONNECT_S = 3.0
 CLOSE_S = 1.0
 REFUSED_S = 0.05
-"""For so long after a refused connection, calls of its address fail without another attempt."""
+"""Time after a refused connection in which calls of its address fail without another attempt."""
 REFUSED_MAX = 256
 """The addresses for which that is known; more are simply tried."""
 SILENT_S = 1.0

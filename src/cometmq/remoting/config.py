@@ -89,7 +89,7 @@ class TlsSettings:
     client_account: str = setting(
         NO_ACCOUNT, key="tls.server.client.account", choices=(NO_ACCOUNT, "cn", "san")
     )
-    """Which name of a verified client certificate is the account of its connection, for servers
+    """The name of a verified client certificate that is the account of its connection, for servers
     with access control: the common name, or an alternative name (DNS, URI, e-mail). Requests there
     need no signature. RocketMQ has no such setting.
     """

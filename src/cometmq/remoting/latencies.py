@@ -70,7 +70,7 @@ class Histogram:
 
 
 class RequestKind(NamedTuple):
-    """What requests that are counted together have in common."""
+    """The common properties of requests that are counted together."""
 
     request_code: int
     response_code: int

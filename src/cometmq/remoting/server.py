@@ -96,9 +96,9 @@ class RemotingServer:
         self._silent: dict[socket.socket, float] = {}
         """Accepted connections without a first byte, and the time of their accept, in its order."""
         self._arriving: dict[socket.socket, None] = {}
-        """Those with a first byte that are not open yet."""
+        """Connections with a first byte that are not open yet."""
         self._to_open: deque[tuple[socket.socket, bool]] = deque()
-        """Those of them whose opening has not begun, and whether each speaks TLS."""
+        """Arriving connections whose opening has not begun, and whether each speaks TLS."""
         self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO

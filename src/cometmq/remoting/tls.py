@@ -42,7 +42,7 @@ _ADVICE = (
 """How to correct a refused certificate, by the error codes of OpenSSL."""
 
 Names = Mapping[str, str]
-"""What ``certificate``, ``key``, ``key_password`` and ``trusted`` are called where they are set."""
+"""The names of ``certificate``, ``key``, ``key_password`` and ``trusted`` where they are set."""
 
 SERVER_KEYS: Names = {known.name: known.key for known in describe(TlsSettings)}
 CLIENT_KEYS: Names = {known.name: known.key for known in describe(TlsClientSettings)}

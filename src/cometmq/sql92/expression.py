@@ -137,7 +137,8 @@ class Instruction(NamedTuple):
 
 
 class _Slot:
-    """Where the value of a property is in a message; the number that it is, if that was read."""
+    """The position of the value of a property in a message; the number that it is, if that was
+    read."""
 
     __slots__ = ("integer", "integer_state", "number", "number_state", "start", "stop")
     start: int
@@ -512,7 +513,8 @@ def compare_doubles(one: float, other: float) -> int:
 
 
 def _search(texts: Any, low: int, high: int, wanted: Any, size: int) -> int:
-    """Where a text is among sorted ones, shorter ones first; -1 if it is not; only compiled."""
+    """Position of a text among sorted ones, shorter ones first; -1 if it is not there; only
+    compiled."""
     if cython.compiled:
         while low < high:
             middle = (low + high) >> 1

@@ -110,7 +110,7 @@ _SAME_AS_PROPERTY = _table(((ERROR, ERROR, FALSE), (ERROR, ERROR, FALSE), (NULL,
 
 
 class Form(enum.Enum):
-    """What an operand is."""
+    """The form of an operand."""
 
     NUMBER = enum.auto()
     TEXT = enum.auto()
@@ -131,7 +131,7 @@ class Operand:
 
     form: Form
     at: int
-    """Where it begins in the text."""
+    """The position of its first character in the text."""
     is_literal: bool = False
     number: int | float = 0
     text: str = ""

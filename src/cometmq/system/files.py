@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _CREATE = os.O_CREAT | os.O_TRUNC
 
 FRESH_END, BACKUP_END = ".tmp", ".bak"
-"""What the names of a file's new and old content end with while it is saved."""
+"""The ends of the names of a file's new and old content while it is saved."""
 _ZEROS = bytes(64 * 1024)
 _LARGE_BYTES = 64 * 1024 * 1024
 """Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
@@ -682,5 +682,5 @@ def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T
 
 
 def _address(mapping: mmap.mmap) -> int:
-    """Where a writable mapping begins in memory; only valid while the mapping is held."""
+    """Address of a writable mapping in memory; only valid while the mapping is held."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))

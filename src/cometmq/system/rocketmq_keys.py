@@ -36,16 +36,17 @@ def _read(server: str) -> Mapping[str, str | None]:
 
 
 BROKER_KEYS: Keys = partial(_read, "broker")
-"""What RocketMQ reads from a broker's configuration file."""
+"""The keys that RocketMQ reads from a broker's configuration file."""
 
 NAMESRV_KEYS: Keys = partial(_read, "namesrv")
-"""What RocketMQ reads from a name server's configuration file."""
+"""The keys that RocketMQ reads from a name server's configuration file."""
 
 FILTERSRV_KEYS: Keys = partial(_read, "filtersrv")
-"""What RocketMQ reads from the configuration file of a filter server, which it had until 4.2."""
+"""The keys that RocketMQ reads from the configuration file of a filter server, which it had until
+4.2."""
 
 CONTROLLER_KEYS: Keys = partial(_read, "controller")
-"""What RocketMQ reads from a controller's configuration file."""
+"""The keys that RocketMQ reads from a controller's configuration file."""
 
 PROTECTED_KEYS = frozenset(
     ("brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")

@@ -79,7 +79,7 @@ def setting(
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What is known of one field: its names, its type, its limits."""
+    """The description of one field: its names, its type, its limits."""
 
     name: str
     """The field's name in Python."""
@@ -128,7 +128,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def expectation(self) -> str:
-        """What a value must be, in words."""
+        """The values that are accepted, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         words = _WORDS[self.kind]

@@ -15,7 +15,7 @@ START_S, STOP_S = 30.0, 10.0
 
 
 class ThreadedCluster:
-    """The same as `Cluster`, for code without an event loop.
+    """A `Cluster` for code without an event loop.
 
     Example: ``with ThreadedCluster() as cluster: asyncio.run(test(cluster.name_servers))``
     """

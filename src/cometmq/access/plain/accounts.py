@@ -62,7 +62,7 @@ class _Loaded(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """What all files say; a change replaces the whole."""
+    """The content of all files; a change replaces the whole."""
 
     files: Mapping[Path, _Loaded]
     accounts: Mapping[str, PlainAccount]

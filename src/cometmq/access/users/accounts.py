@@ -134,8 +134,8 @@ class UserAccounts:
         self._changing = Lock()
         self._senders = Senders(self._find)
         self._rules: dict[str, tuple[tuple[Policy, ...], Rules]] = {}
-        """What is ready to decide, with the policies that it was made of: those of users that have
-        sent a request, and long ones."""
+        """Prepared rules, with the policies that they were made of: for users that have sent a
+        request, and for long policies."""
         self._users = Database(folder / "users")
         try:
             self._acls = Database(folder / "acls")

@@ -78,14 +78,14 @@ class Pattern(IntEnum):
 
 
 class PolicyType(IntEnum):
-    """Which entries come first; the numbers are those of the database."""
+    """The precedence of entries; the numbers are RocketMQ's, as the database has them."""
 
     CUSTOM = 1
     DEFAULT = 2
 
 
 class Decision(IntEnum):
-    """What an entry says; the numbers are those of the database."""
+    """The decision of an entry; the numbers are RocketMQ's, as the database has them."""
 
     ALLOW = 1
     DENY = 2
@@ -117,7 +117,7 @@ def policy_type(text: str | None) -> PolicyType:
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What an entry is about."""
+    """The resource of an entry."""
 
     resource_name: str | None = None
     resource_pattern: Pattern
@@ -173,13 +173,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class Environment(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where requests come from."""
+    """The addresses from which requests come."""
 
     source_ips: tuple[str, ...] | None = None
 
 
 class PolicyEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """What a policy says about one resource."""
+    """The entry of a policy about one resource."""
 
     actions: tuple[ActionCode, ...]
     decision: Decision
@@ -346,7 +346,7 @@ class _Rules:
         self._prefixes: dict[ResourceTypeCode, dict[int, dict[str, list[_Rule]]]] = {}
         """By the lengths of the prefixes, the shortest one first, and the prefixes."""
         self._kinds: dict[ResourceTypeCode, list[_Rule]] = {}
-        """Those about every name of a kind."""
+        """Entries about every name of a kind."""
         self._everything: list[_Rule] = []
         ordered = sorted(
             entries, key=lambda each: (each.resource.closeness, each.decision != Decision.DENY)

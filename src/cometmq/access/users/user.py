@@ -22,12 +22,12 @@ USER_SUBJECT: Final = 1
 
 
 class UserType(IntEnum):
-    """What a user may do; the names are those of requests."""
+    """The type of a user; the names are the names in requests."""
 
     SUPER = 1
     """Everything."""
     NORMAL = 2
-    """What its policies allow."""
+    """The user may do what its policies allow."""
 
     @classmethod
     def named(cls, text: str | None) -> UserType | None:

@@ -2,8 +2,9 @@
 
 group -> connection -> member ;  client id -> member (for replies)
 
-Whoever knows a client id may register it. While the connection that registered it first is open, it
-stays with it: only a client of the same account takes it over, as one does that connects anew.
+Any client can register an unused id. The id is bound to the connection that registered it first.
+While that is open, only a client of the same account can take the id over, for example one that has
+reconnected.
 
 Kept in memory only; used in the event loop's thread. Source: ProducerManager, RocketMQ 5.3.
 """

@@ -1,4 +1,4 @@
-"""Which part of the log slaves have, and the sends that wait for them.
+"""The part of the log that slaves have, and the sends that wait for them.
 
     inSyncReplicas    a send of a SYNC_MASTER waits for    if there are too few slaves
     not set           one slave                            SLAVE_NOT_AVAILABLE, at once

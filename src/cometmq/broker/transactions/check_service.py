@@ -97,7 +97,7 @@ class _Plan(NamedTuple):
     """The changes that a round makes to some half messages; they are applied without a pause."""
 
     to_check: list[tuple[HalfMessage, HalfMessage]]
-    """Each with its copy, which is stored."""
+    """Half messages to check, each with its copy, which is stored."""
     to_discard: list[HalfMessage]
     immune: list[tuple[int, int]]
     """Queue offsets of those with an immunity time, and when it ends."""

@@ -23,7 +23,7 @@ app = Commands("Access control: users and policies of RocketMQ 5.3, plain accoun
 
 SECRET_BYTES_MAX = 4096
 ROLES = {None: "", True: ", an administrator", False: ", not an administrator"}
-"""What a change says of ``--admin``."""
+"""The texts of ``--admin`` in a planned change."""
 TYPES, STATUSES, DECISIONS = ("Super", "Normal"), ("enable", "disable"), ("Allow", "Deny")
 User = Annotated[str, typer.Argument(help="Name of the user.")]
 Subject = Annotated[str, typer.Argument(help="User of the policies, written User:NAME.")]

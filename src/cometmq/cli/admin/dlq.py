@@ -54,7 +54,7 @@ TABLE_KEYS = (
     "dead_time_ms", "born_time_ms", "original_topic", "retries", "tag", "keys", "error",
     "message_id",
 )  # fmt: skip
-"""What a table shows of each dead letter; JSON has all."""
+"""The columns of the table of dead letters; JSON has all keys."""
 LIST_KEYS = (
     "group message_id original_topic original_message_id born_time_ms dead_time_ms retries tag keys"
     " error error_time_ms resent_from broker queue offset offset_message_id body_bytes"
@@ -64,7 +64,7 @@ FILE_KEYS = (
 )
 EXPORT_KEYS = ("file", "exported", "read", "deleted_meanwhile")
 ONLY_JSON = ("reconsume_times", "body_base64")
-"""What the table of one dead letter leaves out; it has the body as text, if it is text."""
+"""Keys that the table of one dead letter leaves out; it has the body as text, if it is text."""
 
 Since = Annotated[
     str | None,
@@ -103,7 +103,7 @@ class To(StrEnum):  # click before 8.2 compares a default with texts
 
 
 class Selection(NamedTuple):
-    """Which dead letters of a group."""
+    """The selection of dead letters of a group."""
 
     since_ms: int
     until_ms: int

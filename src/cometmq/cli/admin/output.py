@@ -1,4 +1,4 @@
-"""What the commands print: tables or JSON, planned changes, and the question before them."""
+"""The output of the commands: tables or JSON, planned changes, and the question before them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Change:
     """One step of a command that changes something."""
 
     change: str
-    """What it does, such as ``delete topic orders``."""
+    """The change, such as ``delete topic orders``."""
     target: str
     """The server, queue or file that it changes."""
     run: Callable[[], Awaitable[object]] | None
     """Makes the change; None if the step before it makes this one too."""
     detail: str = ""
-    """What matters before the change, such as the number of messages that are lost."""
+    """The facts that matter before the change, such as the number of messages that are lost."""
     destroys: bool = False
     """Whether it loses something, or stops clients: the command then asks before."""
 

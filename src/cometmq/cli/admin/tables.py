@@ -42,7 +42,7 @@ PADDED_MAX = 200
 LINES_KEYS = ("stack",)
 """The keys of texts of which a record shows each line, as it is."""
 NOTHING = "-"
-"""What is shown if there is no value."""
+"""The text for a missing value."""
 ENDS = (
     ("_per_s", "rate"),
     ("_time_ms", "time"),

@@ -27,7 +27,7 @@ PAGE = "see docs/howto/tls.md"
 
 
 class _Verdict(NamedTuple):
-    """What a peer says of a certificate: its content, or why it refuses it."""
+    """The judgement of a peer on a certificate: its content, or why the peer refuses it."""
 
     content: dict[str, Any]
     refusal: str

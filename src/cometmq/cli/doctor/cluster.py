@@ -1,4 +1,4 @@
-"""What the checks of a cluster have learnt from its servers."""
+"""The facts about a cluster that its servers have sent to the checks."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TROUBLESHOOT = "see docs/howto/troubleshoot.md"
 
 
 class View(NamedTuple):
-    """What one name server knows."""
+    """The brokers and topics that one name server knows."""
 
     address: str
     brokers: dict[str, BrokerData]

@@ -36,17 +36,17 @@ WORST_FIRST = (Level.PROBLEM, Level.WARNING, Level.FINE)
 
 
 class Finding(NamedTuple):
-    """What one check found about one thing."""
+    """The result of one check of one subject."""
 
     check: str
     """The name of the check, such as ``disk-space``."""
     level: Level
     subject: str
-    """What was checked: a host, a directory, a server, a topic."""
+    """The subject of the check: a host, a directory, a server, a topic."""
     met: str
     expected: str = ""
     action: str = ""
-    """What to do: a command, a setting, or a page of the documentation."""
+    """The action to take: a command, a setting, or a page of the documentation."""
 
 
 class Check(NamedTuple):

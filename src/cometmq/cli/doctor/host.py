@@ -29,7 +29,7 @@ class Host(NamedTuple):
     """The machine as this process sees it."""
 
     root: Path = Path("/")
-    """Where ``proc`` and ``sys`` are."""
+    """The directory with ``proc`` and ``sys``."""
     python: tuple[int, int] = sys.version_info[:2]
     build: str = running_build()
     name: str = platform.node() or "this host"

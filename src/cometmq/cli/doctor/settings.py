@@ -31,7 +31,7 @@ ACCOUNT_FILES_MAX = 1_000
 
 
 class Advice(NamedTuple):
-    """What is wrong with settings that are valid one by one."""
+    """A contradiction or a risk of settings that are valid one by one."""
 
     level: Level
     met: str

@@ -342,7 +342,8 @@ sendMessage.key: keys of the message
 sendMsgStatus.brokerName: name of the broker, which is also the name of the topic used
 statsAll.topic: show this topic only
 """
-"""What flags mean, by long name; those with a command before the name are that command's own."""
+"""The meanings of flags, by long name; a meaning with a command before the name is for this command
+only."""
 
 ALIASES = {"QueryMsgTraceById": "queryMsgTraceById", "deleteAccessConfig": "deleteAclConfig"}
 

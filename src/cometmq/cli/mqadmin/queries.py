@@ -25,7 +25,7 @@ from cometmq.protocol.lazy_record import body_or_stored, decode_lazily
 from cometmq.system.platforms import SYSTEM
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
-"""Where RocketMQ's tool writes the bodies of messages that it shows."""
+"""The directory into which RocketMQ's tool writes the bodies of messages that it shows."""
 FOUND_MAX = 64
 ALL_SHOWN_MAX = 32
 QUERY_S = 18.0

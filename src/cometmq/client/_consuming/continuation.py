@@ -36,7 +36,7 @@ class Cause(Enum):
 
 
 class Start(Enum):
-    """Which offset it is."""
+    """The offset from which a queue continues."""
 
     COMMITTED = "committed offset"
     START_FROM = "`start_from`"

@@ -25,7 +25,7 @@ NEEDS: Mapping[int, Needs] = {
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: ADMINISTRATOR,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: ADMINISTRATOR,
 }
-"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
+"""The needs of the requests with ``aclEnable``: a signature only, if clients send them to read."""
 
 
 def build(core: Core) -> Feature:

@@ -21,7 +21,7 @@ NEEDS: Mapping[int, Needs] = {
     RequestCode.PUT_KV_CONFIG: ADMINISTRATOR,
     RequestCode.DELETE_KV_CONFIG: ADMINISTRATOR,
 }
-"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
+"""The needs of the requests with ``aclEnable``: a signature only, if clients send them to read."""
 
 
 def build(core: Core) -> Feature:

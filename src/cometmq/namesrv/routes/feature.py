@@ -19,7 +19,7 @@ NEEDS: Mapping[int, Needs] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: NOTHING,
     RequestCode.GET_BROKER_CLUSTER_INFO: NOTHING,
 }
-"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
+"""The needs of the requests with ``aclEnable``: a signature only, if clients send them to read."""
 
 
 def build(core: Core) -> Feature:

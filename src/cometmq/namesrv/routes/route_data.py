@@ -20,7 +20,7 @@ from cometmq.protocol.bodies.route import (
 from cometmq.remoting.slices import Slices, batched
 
 BROKERS_AT_ONCE = 50
-"""So many brokers of a route are read without a pause."""
+"""Number of brokers of a route that are read without a pause."""
 
 
 def route_of(

@@ -25,7 +25,7 @@ NEEDS: Mapping[int, Needs] = {
     RequestCode.DELETE_TOPIC_IN_NAMESRV: ADMINISTRATOR,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: ADMINISTRATOR,
 }
-"""What the requests need with ``aclEnable``: those of clients, which read, a signature only."""
+"""The needs of the requests with ``aclEnable``: a signature only, if clients send them to read."""
 
 
 def build(core: Core) -> Feature:

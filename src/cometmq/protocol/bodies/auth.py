@@ -18,7 +18,7 @@ class UserInfo(Body, kw_only=True):
 
 
 class PolicyEntryInfo(Part, kw_only=True):
-    """What a policy says about one resource."""
+    """The entry of a policy about one resource."""
 
     resource: str | None = None
     actions: list[str] | None = None

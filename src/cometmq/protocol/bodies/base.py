@@ -1,4 +1,4 @@
-"""What all JSON bodies share: how they are read and written.
+"""Reads and writes JSON bodies: the base of all of them.
 
 A body that is plain JSON of the expected shape is read in one step; other JSON takes the general
 path through the dialect of :mod:`cometmq.protocol.fastjson`.

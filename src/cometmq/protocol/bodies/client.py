@@ -64,7 +64,7 @@ class ProducerTableInfo(Body, kw_only=True):
 
 
 class ProcessQueueInfo(Part, kw_only=True):
-    """What a consumer has fetched of one queue and not yet consumed."""
+    """The messages of one queue that a consumer has fetched and not yet consumed."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -83,7 +83,7 @@ class ProcessQueueInfo(Part, kw_only=True):
 
 
 class PopProcessQueueInfo(Part, kw_only=True):
-    """The same for a queue that is consumed by pop."""
+    """The messages of one queue that a consumer has popped and not yet acknowledged."""
 
     wait_ack_count: int = 0
     droped: bool = False

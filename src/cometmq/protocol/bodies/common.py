@@ -9,7 +9,7 @@ from cometmq.protocol.bodies.base import Body, Part
 
 
 class DataVersion(Body, kw_only=True):
-    """Which state of a table this is; two are the same only if all their members are.
+    """The version of a table; two versions are equal only if all their members are.
 
     QUERY_DATA_VERSION (322).
     """
@@ -28,7 +28,7 @@ class DataVersion(Body, kw_only=True):
 
 
 class DataVersion4(Body, kw_only=True):
-    """The same as a broker of 4.9 shows it."""
+    """The version of a table as a broker of 4.9 shows it."""
 
     timestamp: int = 0
     counter: int = 0

@@ -135,7 +135,7 @@ class MessageQueueForC(Part, kw_only=True):
 
 
 class ResetOffsetBodyForC(Body, kw_only=True):
-    """The same as a list, which C++ consumers can read."""
+    """The body of a reset as a list, which C++ consumers can read."""
 
     offset_table: list[MessageQueueForC] = field(default_factory=list)
 

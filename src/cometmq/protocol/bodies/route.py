@@ -33,7 +33,7 @@ class BrokerData(Part, kw_only=True):
 
 
 class TopicQueueMappingInfo(Part, kw_only=True):
-    """Which queues of a static topic a broker has."""
+    """The queues of a static topic that a broker has."""
 
     topic: str = ""
     scope: str = "__global__"

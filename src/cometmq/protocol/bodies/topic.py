@@ -31,7 +31,7 @@ class TopicConfigSerializeWrapper(Body, kw_only=True):
 
 
 class TopicConfigSerializeWrapper4(Body, kw_only=True):
-    """The same as a broker of 4.9 responds."""
+    """The topics of a broker, as a broker of 4.9 responds."""
 
     topic_config_table: dict[str, TopicConfig]
     data_version: DataVersion4
@@ -60,7 +60,7 @@ class TopicConfigAndQueueMapping(Body, kw_only=True):
 
 
 class TopicOffset(Part, kw_only=True):
-    """What one queue holds."""
+    """The bounds of one queue, and when it last got a message."""
 
     min_offset: int = 0
     max_offset: int = 0

@@ -73,7 +73,7 @@ class ControllerRegisterBrokerRequest(Header, kw_only=True):
     incarnation: str | None = None
     """The process."""
     earlier_incarnations: str | None = None
-    """Those of the starts before, the newest first, with semicolons between them."""
+    """The ids of earlier starts, the newest first, with semicolons between them."""
     stopped_cleanly: bool | None = None
     """Whether the process before stopped cleanly."""
 

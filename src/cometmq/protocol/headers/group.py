@@ -20,7 +20,7 @@ class DeleteSubscriptionGroupRequest(RpcHeader, kw_only=True):
     clean_offset: bool | None = None
     """Whether to delete the group's offsets too, in the spelling of 5.x."""
     remove_offset: bool | None = None
-    """The same, as 4.9 spells it."""
+    """The field `clean_offset`, as 4.9 spells it."""
 
 
 class UpdateAndGetGroupForbiddenRequest(TopicHeader, kw_only=True):

@@ -163,7 +163,7 @@ class BrokerHeartbeatRequest(Header, kw_only=True):
     heartbeat_timeout_mills: Int64 | None = None
     election_priority: Int32 | None = None
     set_id: str | None = None
-    """Which set, and below which process, sends this; RocketMQ does not know the last five."""
+    """The set of the sender; RocketMQ knows neither this field nor the next four."""
     incarnation: str | None = None
     known_master_epoch: Int32 | None = None
     """The newest decision that it knows."""

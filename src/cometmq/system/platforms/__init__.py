@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 SYSTEM: System = _implementation()
 """The system of this process, for everything; the client needs nothing else."""
 SERVERS: ServerSystem = _implementation() if sys.platform in _WITH_SERVERS else _Refusal()
-"""The same for servers and stores; where they do not run, each use raises `ConfigError`."""
+"""The system of this process, for servers and stores; where they do not run, each use raises
+`ConfigError`."""
 
 
 def require_servers() -> None:

@@ -87,7 +87,7 @@ class Controller:
     def _living(self) -> dict[int, Candidate]:
         """The processes that hold their ids."""
         return {
-            replica.number: Candidate(replica.epochs.last, replica.store.written_to)
+            replica.number: replica.candidate
             for replica in self._world.replicas
             if replica.is_alive
             and replica.incarnation
@@ -194,6 +194,12 @@ class Replica:
     def leads(self) -> bool:
         """Whether it acts as the master; the controller may have elected another one."""
         return self.is_alive and not self.role.is_slave
+
+    @property
+    def candidate(self) -> Candidate:
+        """What its heartbeat says of its log."""
+        log_end = self.store.written_to
+        return Candidate(self.epochs.number_at(log_end), log_end)
 
     def start(self) -> None:
         """Boot; a controller without a master elects."""

@@ -9,7 +9,8 @@ members do, the one with the largest log is elected, see `_compared`. A broker t
 process, as RocketMQ's, counts as verified.
 
 A broker may be elected after it was lost, because that is noticed late. It is the only member then,
-and another one may have more: until it has begun to lead, the members before it count, too.
+and another one may have more. Once it is back, and its log shows that it has not led, the members
+before it count, too: one of them that is verified is elected.
 
 Source: ReplicasInfoManager and DefaultElectPolicy, RocketMQ 5.3, which knows no processes.
 """
@@ -73,9 +74,14 @@ class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
     """The ids that hold every confirmed byte; only they may become master."""
     in_sync_epoch: int = 0
     elected_epoch: int = 0
-    """The master epoch of the last election, after which the master is its only member."""
+    """The master epoch of the election that made the master the only member.
+
+    The same broker may be elected again in a newer one, before it has changed the set.
+    """
     in_sync_before: tuple[int, ...] = ()
     """The members among which that election chose; empty once its master has changed the set."""
+    was_compared: bool = False
+    """Whether that election compared logs: not each of these has all that was acknowledged."""
 
     @property
     def epochs(self) -> Epochs:
@@ -436,22 +442,21 @@ def elect(
     known = {id_: candidate for id_, candidate in living.items() if id_ in before.replicas}
     wanted = asker if designated and asker != NO_ID else None
     old_master = _living_master(before, known) if heard.epochs[0] <= before.master_epoch else None
-    if is_behind:
-        able: Mapping[int, Candidate] = {} if old_master is None else {old_master: Candidate()}
-    else:
-        able = {
-            id_: known[id_]
-            for id_ in before.in_sync
-            if id_ in known and (id_ == old_master or _is_able(before.replicas[id_], known[id_]))
-        }
-    members: Collection[int] = before.in_sync
-    elected, waits = _choose(able, old_master, wanted), ""
+    among = before.replicas if is_behind else _members(before, known)
+    members = before.in_sync if is_behind or before.was_compared else among
+    able: Mapping[int, Candidate] = {
+        id_: known[id_]
+        for id_ in members
+        if id_ in known
+        and (id_ == old_master or (not is_behind and _is_able(before.replicas[id_], known[id_])))
+    }
+    elected, waits, compares = _choose(able, old_master, wanted), "", False
     if elected is None and not able:
-        members = before.replicas if is_behind else _members(before, known)
+        members, compares = among, True
         able, waits = _compared(before, known, heard, members)
         elected = _choose(able, None, wanted)
     if elected is None and unclean:
-        members = ()
+        members, compares = (), False
         elected = _choose(known, old_master, wanted)
     if elected is None:
         if asker != NO_ID:
@@ -472,7 +477,8 @@ def elect(
             f"The old master {elected} is still alive,"
             f" not need to elect new master for broker {before.name}",
         )
-    return Election(_with_master(before, elected, members, heard), ResponseCode.SUCCESS)
+    after = _with_master(before, elected, members, heard, compares=compares)
+    return Election(after, ResponseCode.SUCCESS)
 
 
 def _living_master(before: BrokerSet, known: Mapping[int, Candidate]) -> int | None:
@@ -492,11 +498,17 @@ def _is_able(replica: Replica, candidate: Candidate) -> bool:
 def _members(before: BrokerSet, known: Mapping[int, Candidate]) -> Collection[int]:
     """Return the in-sync set, and the members before it if the elected one has not led since.
 
-    A master writes its epoch into its epoch file before it takes the first message.
+    A master writes its epoch into its epoch file before it takes the first message. The process
+    that was elected may have begun after its last heartbeat, so only a later one, of the same
+    store, shows that it has not.
     """
-    epoch = max((known[id_].epoch for id_ in before.in_sync if id_ in known), default=-1)
-    has_led = epoch >= before.elected_epoch
-    return before.in_sync if has_led else {*before.in_sync, *before.in_sync_before}
+    for id_ in before.in_sync:
+        replica = before.replicas[id_]
+        is_later = replica.incarnation != before.master_incarnation
+        is_known = id_ in known and is_later and replica.log_state != REPLACED
+        if not is_known or known[id_].epoch >= before.elected_epoch:
+            return before.in_sync
+    return {*before.in_sync, *before.in_sync_before}
 
 
 def _compared(
@@ -562,9 +574,11 @@ def _with_master(
     id_: int,
     members: Collection[int],
     heard: Heard = Heard(),  # noqa: B008 (frozen)
+    *,
+    compares: bool = False,
 ) -> BrokerSet:
     epoch = max(before.master_epoch, heard.epochs[0]) + 1
-    return msgspec.structs.replace(
+    after = msgspec.structs.replace(
         before,
         replicas=_with_verified(before, id_),
         master_id=id_,
@@ -572,8 +586,14 @@ def _with_master(
         master_incarnation=before.replicas[id_].incarnation,
         in_sync=(id_,),
         in_sync_epoch=max(before.in_sync_epoch, heard.epochs[1]) + 1,
+    )
+    if members == before.in_sync == (id_,):  # it may have led since it became the only member
+        return after
+    return msgspec.structs.replace(
+        after,
         elected_epoch=epoch,
         in_sync_before=tuple(sorted(members)),
+        was_compared=compares,
     )
 
 
@@ -622,10 +642,12 @@ def clean(
     after = before if before.master_id in left else _without_master(before)
     # A master that still has the old in-sync set must read the new one before it may alter it.
     changed = in_sync != before.in_sync
+    # Without the only member, those before it do not count: it may have led, and nothing shows it.
+    in_sync_before = () if changed else tuple(id_ for id_ in before.in_sync_before if id_ in left)
     return msgspec.structs.replace(
         after,
         replicas=left,
         in_sync=in_sync,
         in_sync_epoch=before.in_sync_epoch + changed,
-        in_sync_before=tuple(id_ for id_ in before.in_sync_before if id_ in left),
+        in_sync_before=in_sync_before,
     )

@@ -103,5 +103,13 @@ class BrokerSetTable:
             raise CometError(
                 f"etcd key {found.key} holds no broker set of this release: {error}"
             ) from None
+        master = () if known.master_id is None else (known.master_id,)
+        named = {*master, *known.in_sync, *known.in_sync_before}
+        if strange := sorted(named - known.replicas.keys()):
+            raise CometError(
+                f"etcd key {found.key} names the brokers {strange} as the master or as members,"
+                f" expected only brokers of the set: {sorted(known.replicas)}; restore a backup of"
+                " etcd"
+            )
         self._note(known)
         return known

@@ -338,7 +338,7 @@ def test_what_earlier_releases_have_stored_is_read_and_what_they_ignore_is_only_
     found = msgspec.json.decode(msgspec.json.encode(old), type=BrokerSet)
     assert (found.set_id, found.replicas[1]) == ("", Replica("a:1", "c"))
     known = msgspec.to_builtins(three())
-    new = {"set_id", "master_incarnation", "elected_epoch", "in_sync_before"}
+    new = {"set_id", "master_incarnation", "elected_epoch", "in_sync_before", "was_compared"}
     assert new == known.keys() - {
         *("cluster", "name", "last_id", "replicas", "master_id", "master_epoch"),
         *("in_sync", "in_sync_epoch"),
@@ -456,6 +456,73 @@ def test_the_members_before_count_until_the_elected_broker_has_changed_its_set()
     left = clean(twice, "b", {2}, living_too=True, is_alive=lambda _: False)
     assert left is not None
     assert left.in_sync_before == (1, 3)
+
+
+def elected_and_lost(**states: str) -> BrokerSet:
+    """Broker 1 is lost and 2 elected, in epoch 5; that process is lost as well."""
+    after = elect(named(**states), ends(r2=9, r3=9)).after
+    return elect(after, ends(r3=9)).after
+
+
+@pytest.mark.parametrize(
+    ("returned", "end", "others", "elected"),
+    [
+        # It never led, so a verified member has all that was acknowledged; 1 may be lost for ever.
+        (restart(2, clean=False), (4, 5), {3: (4, 7)}, 3),
+        (restart(2), (4, 9), {3: (4, 7)}, 2),
+        (restart(2, clean=False), (4, 5), {1: (4, 6)}, 1),
+        (restart(2, clean=False), (4, 5), {}, None),
+        # It led, alone.
+        (restart(2, clean=False), (5, 5), {3: (4, 7)}, 2),
+        # The process that was elected may lead, whatever its last heartbeat says.
+        (None, (4, 5), {3: (4, 7)}, 2),
+        # Another store says nothing of what the elected one has.
+        (restart(2, store_id="copy"), (4, 5), {3: (4, 7)}, None),
+    ],
+)
+def test_a_verified_member_is_elected_again_if_the_elected_broker_never_led(
+    returned: Names | None,
+    end: tuple[int, int],
+    others: dict[int, tuple[int, int]],
+    elected: int | None,
+) -> None:
+    before = elected_and_lost()
+    if returned is not None:
+        before = register(before, "b", 2, "a2:1", names=returned)
+    living = {2: Candidate(*end)} | {id_: Candidate(*each) for id_, each in others.items()}
+    election = elect(before, living)
+    assert election.after.master_id == elected, election
+
+
+def test_members_before_count_also_if_a_broker_that_never_led_is_elected_again() -> None:
+    again = elect(elected_and_lost(), ends(r2=9, r3=9)).after
+    assert (again.master_id, again.master_epoch) == (2, 7)
+    lost = register(again, "b", 2, "a2:1", names=restart(2, clean=False))
+    assert elect(lost, ends(r2=5, r3=9)).after.master_id == 3
+    # In epoch 5 it led alone, though not in epoch 7.
+    led = {2: Candidate(5, 5), 3: Candidate(4, 9)}
+    assert elect(lost, led).after.master_id == 2
+
+
+def test_brokers_that_were_compared_without_being_members_are_not_elected_unseen() -> None:
+    """Etcd was restored: 2 has the most of all; 3 is verified, but was no member."""
+    before = msgspec.structs.replace(named(), in_sync=(1, 2))
+    heard = Heard((6, 8), 2)
+    after = elect(before, ends(r1=7, r2=9, r3=5), heard=heard).after
+    assert (after.master_id, after.master_epoch) == (2, 7)
+    after = register(after, "b", 2, "a2:1", names=restart(2, clean=False))
+    assert elect(after, ends(r2=8, r3=5)).after.master_id is None
+    assert elect(after, ends(r1=7, r2=8, r3=5)).after.master_id == 2
+
+
+def test_without_the_elected_broker_nobody_is_elected_in_its_place() -> None:
+    """It may have led alone; an operator who removes it decides what is lost."""
+    before = elected_and_lost()
+    left = clean(before, "b", {2}, living_too=False, is_alive=lambda _: False)
+    assert left is not None
+    assert (left.in_sync, left.in_sync_before) == ((), ())
+    assert elect(left, ends(r1=9, r3=9)).after.master_id is None
+    assert elect(left, ends(r1=9, r3=9), unclean=True).after.master_id == 1
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from cometmq.controller.broker_set import BrokerSet
+from cometmq.controller.broker_set import BrokerSet, Replica
 from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Compare, Delete, KeyValue, Put
@@ -197,11 +198,27 @@ async def test_elections_that_etcd_does_not_answer_are_one_warning_and_are_made_
     assert (await group.known()).master_id == 2
 
 
+def strange(**ids: object) -> bytes:
+    """A broker set that names a broker 9 which it does not have."""
+    replicas = {1: Replica("10.0.0.1:10911", "c")}
+    known = BrokerSet(cluster="C", name="aaa", replicas=replicas, master_epoch=1)
+    return msgspec.json.encode(msgspec.structs.replace(known, **ids))
+
+
+UNREADABLE = pytest.mark.parametrize(
+    "value",
+    [b"{", strange(master_id=9), strange(in_sync=(1, 9)), strange(in_sync_before=(9,))],
+    ids=["no JSON", "master", "in sync", "in sync before"],
+)
+
+
+@UNREADABLE
 async def test_a_set_that_cannot_be_read_keeps_no_other_without_a_master(
-    group: Group, caplog: pytest.LogCaptureFixture
+    group: Group, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
     """Another release has written it, or a person."""
-    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", b"{")])
+    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", value)])
+    await group.second.heartbeat("aaa", 1)
     group.first.etcd.link = Link.NO_REQUEST
     group.clock.advance(LEASE_MS)
     group.second.controller._connection_closed(group.second.connections[1])
@@ -215,10 +232,11 @@ async def test_a_set_that_cannot_be_read_keeps_no_other_without_a_master(
     assert "brokerSets/aaa" in caplog.text
 
 
+@UNREADABLE
 async def test_a_lost_broker_of_a_set_that_cannot_be_read_keeps_no_other_master(
-    group: Group, caplog: pytest.LogCaptureFixture
+    group: Group, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
-    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", b"{")])
+    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", value)])
     await group.first.heartbeat("aaa", 1)
     group.clock.advance(10_001)
     await group.live(2)

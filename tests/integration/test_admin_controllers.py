@@ -19,6 +19,7 @@ from cometmq.controller.app import Controller
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.pairs import LIMIT_S, Pairs, running_pairs
+from support.seen import until
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[Controller]:
     file = tmp_path / "controller.conf"
     file.write_text("enableElectUncleanMaster=false\n")
     async with listening_controller(EtcdStore(time.monotonic), config_store_path=file) as started:
+        await until(lambda: started.active.is_active)
         yield started
 
 

@@ -97,10 +97,14 @@ class Arrivals:
     def _notify(self) -> None:
         """Notify held pulls and scheduled delivery of messages that readers see now."""
         queues, self._unseen = self._unseen, {}
+        # Read before the queues: what a reader does not see then, no sync will show. A broker that
+        # fails between a queue and the log has such an entry, and would look for it for ever.
+        is_all_readable = self._store.readable_to >= self._store.written_to
         for topic, queue_id in queues:
             try:
                 if (
-                    self._store.next_offset(topic, queue_id)
+                    not is_all_readable
+                    and self._store.next_offset(topic, queue_id)
                     > self._store.bounds(topic, queue_id)[1]
                 ):
                     self._wait((topic, queue_id))  # more messages, which readers do not see yet

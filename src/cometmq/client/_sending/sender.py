@@ -359,17 +359,21 @@ class Sender:
         self, topic: str, deadline: float, policy: RetryPolicy, attempts: SendAttempts
     ) -> Route:
         """Return the route of a topic; wait until the deadline for a name server or a master."""
+        reason: NameServerError | NoMasterError | None = None
         while True:
             try:
                 return await self.targets.route(topic, seconds_left(deadline))
-            except (NameServerError, NoMasterError):
+            except (NameServerError, NoMasterError) as error:
                 if not policy.waits_for_broker:
                     raise
+                # The deadline may have cut the last attempt short: then it knows no reason.
+                if reason is None or attempts.is_time_left():
+                    reason = error
                 await attempts.pause()
                 if self._is_closed():
                     raise attempts.closed_error() from None
                 if not attempts.is_time_left():
-                    raise
+                    raise reason from None
 
     async def _attempt_on(
         self,

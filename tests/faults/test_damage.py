@@ -13,12 +13,13 @@ import pytest
 from cometmq.model.errors import CometError, StoreError
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, StoreCorruptError, recovery
+from cometmq.store import MessageStore, StoreCorruptError
 from cometmq.store.config_files import JsonFile
-from cometmq.store.consume_queue import FILLER_SIZE
 from cometmq.store.inspect import StoreReader
-from cometmq.store.queue_reader import RESPONSE_BYTES_MAX, GetResult
-from cometmq.store.repair import Repair
+from cometmq.store.lifecycle import recovery
+from cometmq.store.queues.consume_queue import FILLER_SIZE
+from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
+from cometmq.store.queues.repair import Repair
 from cometmq.system.clock import ManualClock
 from support.power_files import PowerFiles
 from support.randomness import SeededRandomness

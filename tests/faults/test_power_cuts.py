@@ -38,10 +38,12 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, ReplicaError, cleaner, loader, queue_ends, recovery
-from cometmq.store.abort_file import AbortFile
+from cometmq.store import MessageStore, ReplicaError
 from cometmq.store.config_files import JsonFile
-from cometmq.store.queue_reader import TagMatcher
+from cometmq.store.lifecycle import cleaner, loader, recovery
+from cometmq.store.lifecycle.abort_file import AbortFile
+from cometmq.store.queues import queue_ends
+from cometmq.store.queues.queue_reader import TagMatcher
 from cometmq.system.clock import ManualClock
 from support.power_files import Fault, PowerCutError, PowerFiles
 from support.randomness import SeededRandomness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.store.consume_queue_ext import (
+from cometmq.store.queues.consume_queue_ext import (
     ADDRESS_MAX,
     ExtUnit,
     address_of,

@@ -14,8 +14,8 @@ import pytest
 
 from cometmq.protocol.record import decode_record, encode_host
 from cometmq.store import GetStatus, MessageStore, StoreSettings
-from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.inspect import StoreReader
+from cometmq.store.lifecycle.checkpoint import Checkpoint
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
 from support.recorded import unpack_store

@@ -26,7 +26,8 @@ from cometmq.controller import broker_set, handler
 from cometmq.controller.broker_set import Heard
 from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.store import message_store
-from cometmq.store.recovery import Recovery, Redispatched
+from cometmq.store.lifecycle.recovery import Recovery
+from cometmq.store.queues.redispatch import Redispatched
 from simulation.faults import STRANGER, Faults
 from simulation.kernel import UNCLOSED
 from simulation.layouts import LAYOUTS, Layout

@@ -73,7 +73,7 @@ def test_a_module_depends_on_every_declaration_that_cython_reads_for_it() -> Non
 
 def test_every_declared_import_of_a_hot_module_is_found() -> None:
     assert "cometmq.protocol.octets" in build_ext.declarations_of("cometmq.store.appender")
-    assert "cometmq.store.record_layout" in build_ext.declarations_of("cometmq.store.appender")
+    assert "cometmq.store.log.record_layout" in build_ext.declarations_of("cometmq.store.appender")
 
 
 def test_a_cached_file_comes_back_as_it_was_put(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import spent_on
-from cometmq.store.queue_reader import ColdPart
+from cometmq.store.queues.queue_reader import ColdPart
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
 

@@ -4,7 +4,6 @@
 """
 
 from cometmq.store.appender import Appended, AppendedBatch, NewMessage
-from cometmq.store.commit_log import CONFIRMS_ALL
 from cometmq.store.config import SMALL_LOG_FILE_BYTES, StoreSettings
 from cometmq.store.errors import (
     NoRecordBeginsError,
@@ -14,10 +13,11 @@ from cometmq.store.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from cometmq.store.loader import kept_log_file_bytes
-from cometmq.store.lookup import QueryResult
+from cometmq.store.index.key_search import QueryResult
+from cometmq.store.lifecycle.loader import kept_log_file_bytes
+from cometmq.store.log.commit_log import CONFIRMS_ALL
 from cometmq.store.message_store import MessageStore
-from cometmq.store.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
+from cometmq.store.queues.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
 from cometmq.store.replica import Replica, ReplicaError
 
 __all__ = [

@@ -2,12 +2,12 @@ cimport cython
 
 from cometmq.protocol cimport batch, checksum, octets
 from cometmq.protocol cimport properties as property_text
-from cometmq.store.commit_log cimport CommitLog
-from cometmq.store.consume_queue cimport ConsumeQueue
-from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
-from cometmq.store.index cimport Index
-from cometmq.store cimport record_layout
-from cometmq.store.segments cimport Segment
+from cometmq.store.log.commit_log cimport CommitLog
+from cometmq.store.queues.consume_queue cimport ConsumeQueue
+from cometmq.store.queues.dispatch cimport Dispatcher, QueueTable, TopicQueues
+from cometmq.store.index.key_index cimport Index
+from cometmq.store.log cimport record_layout
+from cometmq.store.log.segments cimport Segment
 
 
 cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES

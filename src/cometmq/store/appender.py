@@ -29,15 +29,15 @@ from cometmq.protocol.record import (
     MAGIC_V2,
     TOPIC_BYTES_MAX_V1,
 )
-from cometmq.store import record_layout
-from cometmq.store.commit_log import CommitLog, room_failure
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
 from cometmq.store.errors import DeferredFullError, StoreUnavailableError
-from cometmq.store.index import Index
+from cometmq.store.index.key_index import Index
+from cometmq.store.log import record_layout
+from cometmq.store.log.commit_log import CommitLog, room_failure
+from cometmq.store.log.segments import Segment
 from cometmq.store.paths import directory_name
-from cometmq.store.recovery import redispatch
-from cometmq.store.segments import Segment
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.dispatch import Dispatcher, QueueTable, TopicQueues
+from cometmq.store.queues.redispatch import redispatch
 from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)

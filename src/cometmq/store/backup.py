@@ -32,14 +32,14 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.store import recovery
-from cometmq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import StoreCorruptError
-from cometmq.store.loader import Loader
+from cometmq.store.lifecycle import recovery
+from cometmq.store.lifecycle.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from cometmq.store.lifecycle.loader import Loader
+from cometmq.store.log.segments import Segments
 from cometmq.store.message_store import MessageStore
 from cometmq.store.paths import StorePaths, segment_name
-from cometmq.store.segments import Segments
 from cometmq.system.files import Files, SystemFiles
 from cometmq.system.platforms import SERVERS
 from cometmq.system.settings import describe

@@ -17,17 +17,17 @@ from cometmq.model.flags import SysFlag, transaction_type
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.protocol.properties import index_keys_of, value_of
 from cometmq.protocol.record import CRC_MASK
-from cometmq.store import recovery
-from cometmq.store.checkpoint import Checkpoint, read_checkpoint
-from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
-from cometmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from cometmq.store.dispatch import Dispatcher, QueueTable
-from cometmq.store.index import Index, IndexFile
-from cometmq.store.loader import Loader
+from cometmq.store.index.key_index import Index, IndexFile
+from cometmq.store.lifecycle import recovery
+from cometmq.store.lifecycle.checkpoint import Checkpoint, read_checkpoint
+from cometmq.store.lifecycle.loader import Loader
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.record_scan import RecordFacts, read_facts
+from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.paths import StorePaths
-from cometmq.store.record_scan import RecordFacts, read_facts
-from cometmq.store.segment_allocator import SegmentAllocator
+from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.dispatch import Dispatcher, QueueTable
 from cometmq.system.files import Files, SystemFiles
 
 _CRC_MARKER = b"\x02__CRC32#\x01"

@@ -15,35 +15,32 @@ from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
-from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
-from cometmq.store.batch_queues import refuse_batch_queues
-from cometmq.store.checkpoint import read_checkpoint
-from cometmq.store.cleaner import DISK_FULL, Cleaner
-from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.consume_queue_ext import ExtUnit
-from cometmq.store.dispatch import BitmapOf, Dispatcher, QueueTable
-from cometmq.store.durability import Durability
 from cometmq.store.errors import StoreLockedError, StoreUnavailableError
-from cometmq.store.index import Index
-from cometmq.store.loader import Loader
-from cometmq.store.lookup import (
-    KeySearch,
-    QueryResult,
-    TimeSearchPages,
-    cold_record,
-    cold_store_time,
-    facts_from,
-    offset_at_time,
-    place_at,
-    record_at,
-    store_time_of_unit,
-)
+from cometmq.store.index.key_index import Index
+from cometmq.store.index.key_search import KeySearch, QueryResult
+from cometmq.store.lifecycle.abort_file import AbortFile, Ending
+from cometmq.store.lifecycle.checkpoint import read_checkpoint
+from cometmq.store.lifecycle.cleaner import DISK_FULL, Cleaner
+from cometmq.store.lifecycle.durability import Durability
+from cometmq.store.lifecycle.loader import Loader
+from cometmq.store.lifecycle.recovery import Recovery
+from cometmq.store.lifecycle.remover import Remover
+from cometmq.store.lifecycle.set_aside import SET_ASIDE, folders_aside, set_aside
+from cometmq.store.lifecycle.topic_deletion import TopicDeletion
+from cometmq.store.lifecycle.truncation import check_border, truncate
+from cometmq.store.log.commit_log import CommitLog, segment_failure
+from cometmq.store.log.record_lookup import cold_record, facts_from, place_at, record_at
+from cometmq.store.log.record_scan import RecordFacts
+from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.paths import StorePaths
-from cometmq.store.queue_ends import read_queue_ends, write_queue_ends
-from cometmq.store.queue_reader import (
+from cometmq.store.queues.batch_queues import refuse_batch_queues
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.consume_queue_ext import ExtUnit
+from cometmq.store.queues.dispatch import BitmapOf, Dispatcher, QueueTable
+from cometmq.store.queues.queue_ends import read_queue_ends, write_queue_ends
+from cometmq.store.queues.queue_reader import (
     RESPONSE_BYTES_MAX,
     ColdPart,
     GetResult,
@@ -51,16 +48,16 @@ from cometmq.store.queue_reader import (
     QueueReader,
     ReadLimits,
 )
-from cometmq.store.record_scan import RecordFacts
-from cometmq.store.recovery import Recovery, dispatch_again
-from cometmq.store.remover import Remover
-from cometmq.store.repair import Repair
+from cometmq.store.queues.redispatch import dispatch_again
+from cometmq.store.queues.repair import Repair
+from cometmq.store.queues.time_search import (
+    TimeSearchPages,
+    cold_store_time,
+    offset_at_time,
+    store_time_of_unit,
+)
+from cometmq.store.queues.unit_buffers import unwritten_units
 from cometmq.store.replica import Replica
-from cometmq.store.segment_allocator import SegmentAllocator
-from cometmq.store.set_aside import SET_ASIDE, folders_aside, set_aside
-from cometmq.store.topic_deletion import TopicDeletion
-from cometmq.store.truncation import check_border, truncate
-from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
 from cometmq.system.platforms import SERVERS

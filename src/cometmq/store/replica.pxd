@@ -1,13 +1,13 @@
 cimport cython
 
-from cometmq.store cimport record_layout
+from cometmq.store.log cimport record_layout
 from cometmq.store.appender cimport Appender
-from cometmq.store.commit_log cimport CommitLog
-from cometmq.store.consume_queue cimport ConsumeQueue
-from cometmq.store.dispatch cimport QueueTable, TopicQueues
-from cometmq.store.index cimport Index
-from cometmq.store.record_scan cimport RecordFacts, read_facts
-from cometmq.store.segments cimport Segment
+from cometmq.store.log.commit_log cimport CommitLog
+from cometmq.store.queues.consume_queue cimport ConsumeQueue
+from cometmq.store.queues.dispatch cimport QueueTable, TopicQueues
+from cometmq.store.index.key_index cimport Index
+from cometmq.store.log.record_scan cimport RecordFacts, read_facts
+from cometmq.store.log.segments cimport Segment
 
 
 cdef int _KEYS_EXPECTED, _TOPICS_MAX, _PREFIX_BYTES, _V1, _V2, _BLANK, _BYTES_MIN, _MAGIC_AT

@@ -18,14 +18,14 @@ from typing import Any
 from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from cometmq.store import record_layout
 from cometmq.store.appender import Appender
-from cometmq.store.commit_log import CommitLog, room_failure
-from cometmq.store.dispatch import QueueTable, TopicQueues
 from cometmq.store.errors import StoreUnavailableError
-from cometmq.store.index import Index
-from cometmq.store.record_scan import read_facts
-from cometmq.store.segments import Segment
+from cometmq.store.index.key_index import Index
+from cometmq.store.log import record_layout
+from cometmq.store.log.commit_log import CommitLog, room_failure
+from cometmq.store.log.record_scan import read_facts
+from cometmq.store.log.segments import Segment
+from cometmq.store.queues.dispatch import QueueTable, TopicQueues
 from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from cometmq.protocol.record import MAGIC_V1, decode_messages
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.store import MessageStore, StoreSettings, message_store
-from cometmq.store.queue_reader import ColdPart
+from cometmq.store.queues.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
 from support.plain_ways import java_header

@@ -23,9 +23,9 @@ from cometmq.store.backup import (
     restore_backup,
     take_backup,
 )
-from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.config_files import JsonFile
 from cometmq.store.inspect import StoreReader
+from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.system import sparse_files
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles

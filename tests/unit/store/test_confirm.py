@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import CONFIRMS_ALL, GetStatus, MessageStore
-from cometmq.store.checkpoint import read_checkpoint
+from cometmq.store.lifecycle.checkpoint import read_checkpoint
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.stores import TOPIC, bodies, opened, put, small_settings

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cometmq.model.errors import StoreError
-from cometmq.store import MessageStore, loader
+from cometmq.store import MessageStore
+from cometmq.store.lifecycle import loader
 from cometmq.system.files import SystemFiles
 from support.descriptors import Descriptor, open_descriptors
 from support.stores import bodies, opened, put, small_settings

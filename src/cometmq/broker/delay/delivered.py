@@ -23,7 +23,7 @@ from cometmq.protocol.properties import decode_properties, marker, value_of
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
-from cometmq.store.record_scan import RecordFacts
+from cometmq.store.log.record_scan import RecordFacts
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore, StoreUnavailableError
 from cometmq.store.config_files import JsonFile
-from cometmq.store.consume_queue_ext import is_address
+from cometmq.store.queues.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog, RateLimitedLog
 

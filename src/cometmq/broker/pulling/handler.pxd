@@ -7,7 +7,7 @@ from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.requests cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
 from cometmq.store.appender cimport Appender
-from cometmq.store.queue_reader cimport GetResult, QueueReader
+from cometmq.store.queues.queue_reader cimport GetResult, QueueReader
 
 
 cdef int _FOUND, _NOT_FOUND, _RETRY, _MOVED

@@ -43,7 +43,7 @@ from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
-from cometmq.store.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
+from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl

@@ -28,8 +28,8 @@ from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import Matcher, MessageStore
-from cometmq.store.consume_queue_ext import ExtUnit
-from cometmq.store.lookup import KeySearch
+from cometmq.store.index.key_search import KeySearch
+from cometmq.store.queues.consume_queue_ext import ExtUnit
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
 """Number of messages in the response for a unique key, whatever number is requested."""

@@ -49,8 +49,8 @@ from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
-from cometmq.store.batch_queues import batch_topics, refuse_topics
 from cometmq.store.config_files import JsonFile
+from cometmq.store.queues.batch_queues import batch_topics, refuse_topics
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
 

@@ -15,7 +15,7 @@ from cometmq.model.nouns import counted
 from cometmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicaIdentity
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
-from cometmq.store.set_aside import SET_ASIDE
+from cometmq.store.lifecycle.set_aside import SET_ASIDE
 
 MIB = 1024 * 1024
 BEHIND_WARNING_BYTES = 4 * MIB

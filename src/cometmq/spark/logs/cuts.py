@@ -23,7 +23,7 @@ from cometmq.spark.logs.queue_files import (
     queue_directories,
     queue_files,
 )
-from cometmq.store.consume_queue import FILLER_SIZE
+from cometmq.store.queues.consume_queue import FILLER_SIZE
 
 _QUEUES_ASKED = 4
 

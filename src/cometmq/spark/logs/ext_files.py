@@ -1,6 +1,6 @@
 """The extension units of a queue: what units with an address instead of a tags code lead to.
 
-    consumequeue_ext/<topic>/<queue>/<20 digits>      see `cometmq.store.consume_queue_ext`
+    consumequeue_ext/<topic>/<queue>/<20 digits>      see `cometmq.store.queues.consume_queue_ext`
 
 Source: ours.
 """
@@ -12,7 +12,7 @@ from struct import Struct
 
 from cometmq.spark.logs.queue_files import QUEUES, QueueDirectory, QueueFile, queue_files
 from cometmq.spark.logs.storage import OpenFile, Storage
-from cometmq.store.consume_queue_ext import is_address, real_offset_of
+from cometmq.store.queues.consume_queue_ext import is_address, real_offset_of
 
 EXTENSIONS = "consumequeue_ext"
 _UNIT = Struct(">hq")

@@ -4,7 +4,7 @@
                         slot:i32 * slots   entry * entries
     entry               key_hash:i32 phy_offset:i64 time_diff:i32 prev:i32; number 0 is never used
 
-Source: ours; the layout is that of `cometmq.store.index`.
+Source: ours; the layout is that of `cometmq.store.index.key_index`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.logs.reading import Damage
 from cometmq.spark.logs.resync import is_whole, start_of
 from cometmq.spark.logs.storage import OpenFile, Storage
-from cometmq.store.consume_queue import FILLER_SIZE
-from cometmq.store.consume_queue_ext import ADDRESS_MAX
+from cometmq.store.queues.consume_queue import FILLER_SIZE
+from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX
 
 GATHERED_BYTES = 1024 * 1024
 _SPAN_BYTES_MAX = 8 * 1024 * 1024

@@ -19,7 +19,7 @@ import numpy as np
 
 from cometmq.spark.errors import PlaceError
 from cometmq.spark.logs.storage import Entry, OpenFile, Storage, parent, shown, storage_of
-from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
+from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -1,6 +1,6 @@
 """The format ``rocketmq-consumequeue``: the units of a store's consume queues, as they are.
 
-Source: ours; the layout is that of `cometmq.store.consume_queue`.
+Source: ours; the layout is that of `cometmq.store.queues.consume_queue`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.spark.logs.storage import Storage
 from cometmq.spark.options.logs import QueueFileOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import Column, arrow_schema, ddl, declared
-from cometmq.store.consume_queue_ext import ADDRESS_MAX
+from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

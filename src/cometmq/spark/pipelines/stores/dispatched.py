@@ -5,7 +5,7 @@
     prepared                        no                   yes
     rollback                        no                   no
 
-This is `cometmq.store.dispatch` for many records at once. Runs on executors. Source: ours.
+This is `cometmq.store.queues.dispatch` for many records at once. Runs on executors. Source: ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.logs import ByteRange, LogPlace, Reading, read_range
 from cometmq.spark.pipelines.stores.hashes import index_hashes, java_hashes
 from cometmq.spark.schema import chosen, log_columns
-from cometmq.store.dispatch import Dispatcher, TopicQueues
+from cometmq.store.queues.dispatch import Dispatcher, TopicQueues
 
 _PREPARED, _ROLLBACK, _KIND_BITS = 4, 12, 12
 _INNER_BATCH = int(SysFlag.INNER_BATCH)

@@ -28,9 +28,9 @@ from cometmq.spark.logs.queue_files import (
 )
 from cometmq.spark.logs.storage import Storage
 from cometmq.spark.logs.watermark import Follower, watermark
-from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
-from cometmq.store.consume_queue_ext import ADDRESS_MAX, real_offset_of
 from cometmq.store.paths import directory_name
+from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
+from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX, real_offset_of
 
 ENTRY = np.dtype([("hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 """An entry of an index file."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from cometmq.spark.pipelines.stores.dispatched import KEY, RUN
 from cometmq.store.config import StoreSettings
-from cometmq.store.index import Index
-from cometmq.store.loader import Loader
+from cometmq.store.index.key_index import Index
+from cometmq.store.lifecycle.loader import Loader
 from cometmq.store.paths import StorePaths
 from cometmq.system.files import SystemFiles
 

@@ -25,7 +25,7 @@ from cometmq.spark.pipelines.stores.files import (
     is_filler,
 )
 from cometmq.spark.pipelines.stores.record_heads import RecordHeads
-from cometmq.store.consume_queue import FILLER_SIZE
+from cometmq.store.queues.consume_queue import FILLER_SIZE
 
 FINDINGS_MAX = 100
 """Of one kind from one task; the last one says how many more there are."""

@@ -7,7 +7,7 @@
     every archived range    has the rows that the log has, and is then marked as verified
 
 All of it is computed anew from the log and compared. Nothing but marks and run records is written.
-Source: ours; what units and entries must be follows from `cometmq.store.dispatch`.
+Source: ours; what units and entries must be follows from `cometmq.store.queues.dispatch`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The index: from keys to records of the log, and searches by key."""

@@ -1,0 +1,1 @@
+"""A store's life: opening and recovery, syncs and checkpoints, deletion and truncation."""

@@ -1,0 +1,1 @@
+"""The commit log: its files, its records, and where their fields are."""

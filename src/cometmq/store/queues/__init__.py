@@ -1,0 +1,1 @@
+"""The consume queues: units in queues, made from the records of the log, and reads of them."""

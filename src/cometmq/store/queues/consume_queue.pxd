@@ -1,0 +1,98 @@
+cimport cython
+
+from cometmq.store.log cimport record_layout
+from cometmq.store.log.segments cimport Segment, Segments
+from cometmq.store.queues.unit_buffers cimport UnitBuffers
+
+
+cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
+cdef int _LOOKED_BACK_UNITS
+cdef long long _OFFSET_MAX
+cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER, _SIZE_AT, _FILLER_SIZE
+
+
+cdef class ConsumeQueue:
+    cdef readonly str topic
+    cdef readonly int queue_id
+    cdef readonly Segments segments
+    cdef readonly object ext
+    cdef readonly long long min_offset
+    cdef readonly long long max_offset
+    cdef readonly long long max_physical
+    cdef readonly long long flushed_offset
+    cdef object _unsynced
+    cdef bint _is_listed
+    cdef unsigned char* _memory
+    cdef long long _position
+    cdef long long _room_end
+    cdef long long _loaded_to
+    cdef UnitBuffers _buffers
+    cdef int _buffer
+    cdef long long _buffer_first
+    cdef long long _copied_to
+    cdef long long _reserved_to
+    cdef long long _sync_to
+
+    cpdef load_from_ends(
+        self, long long first_base, long long files, long long min_offset, long long max_offset,
+        long long max_physical)
+    cdef bint is_buffered(self, long long queue_offset) noexcept
+    cdef long long buffer_position(self, long long queue_offset) noexcept
+    cdef unsigned char* buffer_memory(self) noexcept
+    cdef long long end_in_file(self, Segment segment) noexcept
+    cpdef write_and_release_buffer(self)
+    cpdef release_buffer(self)
+    cdef _copy_buffer(self)
+    @cython.locals(end=cython.longlong, first=cython.longlong)
+    cdef _copy_buffer_locked(self)
+    cdef long long _reserve_file(
+        self, long long start, long long room, long long file_end) except -1
+    cdef _empty_buffer(self)
+    cdef _truncate_buffer(self, long long stop)
+    @cython.locals(
+        segments=Segments, end=cython.longlong, base=cython.longlong, room=cython.longlong)
+    cdef bint _use_buffer(self, long long units) except -1
+
+    @cython.locals(
+        low=cython.longlong, high=cython.longlong, step=cython.longlong, middle=cython.longlong)
+    cpdef long long end_at(self, long long log_end)
+    @cython.locals(segment=Segment)
+    cdef long long _record_end(self, long long queue_offset) except? -1
+    cpdef long long recent_from(self)
+    cpdef make_room(self, long long units)
+    cpdef put(
+        self, long long queue_offset, long long log_offset, int size, long long tags_code,
+        long long store_ms, bytes bitmap=*)
+
+    @cython.locals(segment=Segment)
+    cpdef tuple unit(self, long long queue_offset)
+    cpdef long long tags_code_of(self, long long code)
+
+    @cython.locals(
+        base=cython.longlong, least=cython.longlong, low=cython.longlong, high=cython.longlong,
+        middle=cython.longlong, first=cython.longlong)
+    cpdef long long first_at_or_after(self, long long log_offset)
+    cdef bint _is_out_of_order(self, long long queue_offset) except -1
+    cdef bint _is_at_or_after(self, long long queue_offset, long long log_offset) except -1
+    @cython.locals(segment=Segment, memory=cython.p_uchar, position=cython.longlong)
+    cpdef replace(self, long long queue_offset, long long log_offset, int size, long long code)
+    cdef _list(self)
+
+    @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
+    cdef _reserve(self, long long units)
+    cdef _attach(self, Segment segment, long long position)
+    @cython.locals(start=cython.longlong, base=cython.longlong)
+    cdef bint _jump(self, long long queue_offset) except -1
+    cdef _fill(self, long long queue_offset)
+
+    @cython.locals(segment=Segment, count=cython.longlong)
+    cdef _find_end(self, bint is_zero_behind)
+
+
+cdef bint _has_unit(Segment segment, long long number) except -1
+cdef bint _is_stray(Segment segment, long long number) except -1
+@cython.locals(
+    total=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+cdef long long _count_by_halves(Segment segment) except -1
+@cython.locals(size=cython.int)
+cdef long long _end_of(const unsigned char* memory, Py_ssize_t at) noexcept

@@ -1,0 +1,285 @@
+"""Streams of fixed-size files, and their next file made ahead of use."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from cometmq.model.errors import InvalidNameError
+from cometmq.store import SegmentCreateError, SegmentNotReadyError, StoreUnavailableError
+from cometmq.store.config import StoreSettings
+from cometmq.store.log import segments as segments_module
+from cometmq.store.log.segment_allocator import SegmentAllocator
+from cometmq.store.log.segments import RESIDENT_S, Segment, Segments
+from cometmq.store.paths import StorePaths, directory_name, index_name, segment_name
+from cometmq.system.files import SystemFiles, SystemMappedFile
+from support.faulty_files import FaultyFiles
+from support.stores import LOG_FILE_BYTES, opened, put
+
+SIZE = 100
+
+
+def stream(folder: Path) -> Segments:
+    segments = Segments(SystemFiles(), folder / "s", SIZE)
+    segments.load()
+    return segments
+
+
+class AskedFile(SystemMappedFile):
+    """Says as it is told what is in memory, and how often it was asked."""
+
+    resident: range = range(0)
+    asked = 0
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        self.asked += 1
+        return start in self.resident and stop - 1 in self.resident
+
+
+def test_the_kernel_is_asked_once_a_moment_whether_a_block_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(segments_module, "monotonic", lambda: now_s)
+    file = AskedFile(tmp_path / "f", 3 << 20, create=True, read_only=False, keep_open=True)
+    segment = Segment(file, 0)
+    file.resident = range(1 << 20, 3 << 20)
+    assert not segment.is_resident(0, 10)
+    assert not segment.is_resident((1 << 20) - 1, (1 << 20) + 1)
+    asked = file.asked
+    for start in (1 << 20, (2 << 20) - 5, (3 << 20) - 10):
+        assert segment.is_resident(start, start + 10)
+    assert file.asked == asked + 2
+
+    file.resident = range((2 << 20) + 5000, 3 << 20)
+    assert segment.is_resident(2 << 20, (2 << 20) + 10)
+    now_s += RESIDENT_S + 0.01
+    assert not segment.is_resident(2 << 20, (2 << 20) + 10)
+    assert segment.is_resident((2 << 20) + 5000, (2 << 20) + 6000)
+    segment.close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "base"), [(299, None), (300, 300), (399, 300), (400, 400), (499, 400), (500, None)]
+)
+def test_the_segment_of_an_offset_is_found(tmp_path: Path, offset: int, base: int | None) -> None:
+    segments = stream(tmp_path)
+    segments.add(300)
+    segments.add(400)
+    found = segments.find(offset)
+    assert (None if found is None else found.base_offset) == base
+
+
+def test_a_cut_deletes_what_begins_later_and_zeroes_the_rest(tmp_path: Path) -> None:
+    segments = stream(tmp_path)
+    for base in (0, 100, 200):
+        segments.add(base).file.map[:] = b"x" * SIZE
+    assert segments.truncate(130) == 70
+    assert [path.name for path in sorted((tmp_path / "s").iterdir())] == [
+        segment_name(0),
+        segment_name(100),
+    ]
+    assert segments.items[1].view[:] == b"x" * 30 + bytes(70)
+
+
+def test_a_view_outlives_its_file(tmp_path: Path) -> None:
+    segments = stream(tmp_path)
+    segments.add(0).file.map[:] = b"x" * SIZE
+    view = segments.items[0].view[10:20]
+    segments.add(100)
+    segments.drop_first()
+    segments.close()
+    assert bytes(view) == b"x" * 10
+
+
+def test_nobody_writes_through_a_view(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        stream(tmp_path).add(0).view[0] = 1
+
+
+def test_a_file_without_room_on_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.room_bytes = SIZE - 1
+    segments = Segments(files, tmp_path / "s", SIZE)
+    with pytest.raises(OSError, match="No space"):
+        segments.add(0, reserve=True)
+    assert list((tmp_path / "s").iterdir()) == []
+    assert segments.items == []
+
+
+class Gate(Segments):
+    """A stream whose files are made when a test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(SystemFiles(), folder / "s", SIZE)
+        self.begun = threading.Event()
+        self.allowed = threading.Event()
+        self.made_by: list[str] = []
+
+    def make(self, base_offset: int, *, reserve: bool) -> Segment:
+        self.made_by.append(threading.current_thread().name)
+        self.begun.set()
+        assert self.allowed.wait(60)
+        return super().make(base_offset, reserve=reserve)
+
+
+def allocator_of(gate: Gate, *, wait_ms: int = 60_000) -> SegmentAllocator:
+    return SegmentAllocator(gate, ahead=True, wait_ms=wait_ms)
+
+
+def test_the_next_segment_is_made_by_another_thread_before_it_is_needed(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate)
+    allocator.request(100)
+    assert gate.begun.wait(60)
+    gate.allowed.set()
+    allocator.wait()
+    assert allocator.take(100).base_offset == 100
+    assert gate.made_by == ["segment-allocator"]
+    allocator.stop()
+
+
+def test_no_append_waits_for_a_segment(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate)
+    for _ in range(2):
+        with pytest.raises(SegmentNotReadyError, match="commit-log file 100 is being allocated"):
+            allocator.take(100)
+    gate.allowed.set()
+    allocator.wait()
+    assert allocator.take(100).base_offset == 100
+    assert len(gate.made_by) == 1
+    allocator.stop()
+
+
+def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate, wait_ms=10)
+    allocator.request(100)
+    assert gate.begun.wait(60)
+    with pytest.raises(SegmentNotReadyError, match=r"not allocated after 0\.01 s"):
+        allocator.wait()
+    gate.allowed.set()
+    allocator.stop()
+
+
+def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate)
+    allocator.request(100)
+    assert gate.begun.wait(60)
+    gate.allowed.set()
+    allocator.stop()
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_segment_at_another_offset_is_thrown_away(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    gate.allowed.set()
+    allocator = allocator_of(gate)
+    allocator.request(100)
+    allocator.wait()
+    with pytest.raises(SegmentNotReadyError):
+        allocator.take(300)
+    allocator.wait()
+    assert allocator.take(300).base_offset == 300
+    allocator.stop()
+    assert [path.name for path in (tmp_path / "s").iterdir()] == [segment_name(300)]
+
+
+def test_a_full_disk_is_told_to_the_append_that_needs_the_segment(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.room_bytes = 0
+    segments = Segments(files, tmp_path / "s", SIZE)
+    allocator = SegmentAllocator(segments, ahead=True, wait_ms=60_000)
+    allocator.request(0)
+    with pytest.raises(OSError, match="No space"):
+        allocator.wait()
+    files.room_bytes = None
+    with pytest.raises(SegmentNotReadyError):
+        allocator.take(0)
+    allocator.wait()
+    assert allocator.take(0).base_offset == 0
+    allocator.stop()
+
+
+def test_a_log_file_that_cannot_be_made_refuses_the_message_only(tmp_path: Path) -> None:
+    class NoFiles(FaultyFiles):
+        broken = False
+
+        def open_mapped(self, path: Path, size_bytes: int, **more: bool):  # type: ignore[override]
+            if self.broken and path.parent.name == "commitlog":
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().open_mapped(path, size_bytes, **more)
+
+    files = NoFiles()
+    store = opened(tmp_path, files=files)
+    files.broken = True
+    with pytest.raises(SegmentCreateError, match="too many open files"):
+        put(store)
+    files.broken = False
+    assert put(store).log_offset == 0
+    store.close()
+
+
+def test_the_next_log_file_is_there_before_it_is_needed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, b"x" * (LOG_FILE_BYTES * 3 // 4))
+    put(store)
+    store.abandon()
+    names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    assert names[0] == segment_name(0)
+    assert set(names[1:]) <= {segment_name(LOG_FILE_BYTES)}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "x\0y", "x" * 256, "é" * 128])
+def test_a_name_that_is_no_directory_of_its_own_is_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        directory_name(name)
+
+
+@pytest.mark.parametrize("name", ["TopicA", "%RETRY%g", "...", "a b", "x" * 255])
+def test_a_topic_is_its_own_directory(name: str, tmp_path: Path) -> None:
+    paths = StorePaths(StoreSettings(root=tmp_path))
+    assert paths.queue(name, 3) == tmp_path / "consumequeue" / name / "3"
+    assert paths.queue_ext(name, 3) == tmp_path / "consumequeue_ext" / name / "3"
+
+
+def test_files_have_rocketmqs_names(tmp_path: Path) -> None:
+    assert segment_name(1073741824) == "00000000001073741824"
+    assert index_name(1_700_000_000_007)[-3:] == "007"
+    assert len(index_name(0)) == 17
+    paths = StorePaths(StoreSettings(root=tmp_path, commit_log_dir=tmp_path / "elsewhere"))
+    assert paths.commit_log == tmp_path / "elsewhere"
+
+
+def test_a_full_disk_at_the_end_of_a_file_refuses_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    first = put(store, b"x" * 7000)
+    files.room_bytes = 0
+    put(store, b"x" * 7000)
+    with pytest.raises(StoreUnavailableError, match=r"No space left|disk full"):
+        put(store, b"x" * 7000)
+    end = store.written_to
+    files.room_bytes = None
+    third = put(store, b"x" * 7000)
+    assert third.queue_offset == first.queue_offset + 2
+    assert third.log_offset == LOG_FILE_BYTES > end
+    store.close()
+
+
+def test_a_cut_at_the_beginning_of_the_oldest_file_keeps_it(tmp_path: Path) -> None:
+    """Its name says where the stream goes on."""
+    segments = Segments(SystemFiles(), tmp_path / "s", SIZE)
+    for base in (2 * SIZE, 3 * SIZE):
+        segments.add(base).file.map[:3] = b"old"
+    assert segments.truncate(2 * SIZE) == 3
+    assert [segment.base_offset for segment in segments.items] == [2 * SIZE]
+    assert segments.truncate(0) == 0
+    assert segments.items == []

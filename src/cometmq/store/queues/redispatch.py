@@ -21,7 +21,7 @@ from cometmq.system.files import is_disk_full
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Redispatched:
     """The result of a redispatch."""
 

@@ -11,6 +11,7 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -194,6 +195,17 @@ def _closing(outcomes: list[Outcome]) -> Iterator[str]:
             yield f"passed only by itself in {outcome.stage.title}: {failure}"
     yield from skips(outcomes)
     yield from failures(outcomes)
+    yield from _full_disk()
+
+
+def _full_disk() -> Iterator[str]:
+    """A warning if the disk is so full that brokers delete files by their default settings."""
+    folder = tempfile.gettempdir()
+    disk = shutil.disk_usage(folder)
+    percent = 100 * disk.used / (disk.used + disk.free)
+    if percent > 75:
+        yield f"the disk of {folder} is {percent:.0f} % full: brokers delete the oldest files above"
+        yield "75 % (diskMaxUsedSpaceRatio) and refuse sends above 90 %, so tests of them may fail"
 
 
 def _arguments() -> argparse.Namespace:

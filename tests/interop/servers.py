@@ -45,8 +45,14 @@ QUICK_BROKER: Settings = {
     "autoCreateSubscriptionGroup": True,
     "defaultTopicQueueNums": 4,
     "messageDelayLevel": "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s 17s 18s",
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 97,
+    "diskSpaceWarningLevelRatio": 98,
 }
-"""Settings both servers know, with short delay levels: retries begin at level 3."""
+"""Settings both servers know, with short delay levels: retries begin at level 3.
+
+A disk may be fuller than a broker likes it: tests would lose the messages that it deletes then.
+"""
 
 _JVM = [
     "-Xms128m",

@@ -65,16 +65,16 @@ class Member(NamedTuple):
         """Settings that requests have changed; they take precedence over the shared file."""
         return self.store / "config" / "broker.properties"
 
-    def apply(self, parts: Configuration) -> None:
+    def apply(self, configuration: Configuration) -> None:
         """Put the settings of this broker into the settings that all share."""
         values = {
             "brokerName": self.name,
             "listenPort": str(self.port),
             "storePathRootDir": str(self.store),
         }
-        if metrics_port := parts[MetricsSettings].port:
+        if metrics_port := configuration[MetricsSettings].port:
             values["metricsPromExporterPort"] = str(metrics_port + self.number)
-        parts.set(values, origin=f"--processes {self.of}, broker {self.number}")
+        configuration.set(values, origin=f"--processes {self.of}, broker {self.number}")
 
 
 class BrokerFamily:
@@ -127,9 +127,9 @@ class BrokerFamily:
 
 def _configuration(member: Member, options: ServerOptions) -> Configuration:
     changes = member.changes if options.config is not None else None
-    parts = broker_configuration(options, changes)
-    member.apply(parts)
-    return parts
+    configuration = broker_configuration(options, changes)
+    member.apply(configuration)
+    return configuration
 
 
 def _store(root: Path, number: int) -> Path:
@@ -217,11 +217,11 @@ def _run_member(member: Member, options: ServerOptions) -> int:
     """Run one broker, in a process that `BrokerFamily.run` started."""
     from cometmq.broker.app import Broker
 
-    parts = _configuration(member, options)
-    form = options.log_format or parts[LogSettings].format
+    configuration = _configuration(member, options)
+    form = options.log_format or configuration[LogSettings].format
     logs.configure(options.log_level, member.name, form=form)
     file = member.changes if options.config is not None else None
-    server = Broker(parts, config_file=file)
+    server = Broker(configuration, config_file=file)
     return serve(server, lambda: f"broker={server.address} build={build()}", until_end_of=_STDIN)
 
 

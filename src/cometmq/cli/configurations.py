@@ -68,14 +68,14 @@ def controller_configuration(options: ServerOptions) -> Configuration:
 
 
 def _load(
-    kinds: Iterable[type],
+    settings_classes: Iterable[type],
     known_keys: Keys,
     options: ServerOptions,
     said: dict[str, str],
     changes: Path | None = None,
 ) -> Configuration:
     return load(
-        kinds,
+        settings_classes,
         known_keys=known_keys,
         file=options.config,
         changes=changes,

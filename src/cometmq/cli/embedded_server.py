@@ -255,10 +255,17 @@ def _run(folder: Path, line: bytes) -> int:
     lock = _lock(files)
     try:
         options = ServerOptions(namesrv_port=0, broker_port=0, host=LOOPBACK, store=folder)
-        names, parts = standalone_configurations(options, json.loads(line))
-        logs.configure("warning", form=parts[LogSettings].format)
+        name_server_configuration, broker_configuration = standalone_configurations(
+            options, json.loads(line)
+        )
+        logs.configure("warning", form=broker_configuration[LogSettings].format)
         ended, end = os.pipe()
-        server = EmbeddedServer(Standalone(names, parts, None), files, zlib.crc32(line), end)
+        server = EmbeddedServer(
+            Standalone(name_server_configuration, broker_configuration, None),
+            files,
+            zlib.crc32(line),
+            end,
+        )
         return serve(server, lambda: str(server), until_end_of=ended, small=True)
     finally:
         lock.release()

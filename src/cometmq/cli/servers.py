@@ -11,14 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cometmq.cli import logs
+from cometmq.cli import configurations, logs
 from cometmq.cli.build import build
-from cometmq.cli.configurations import (
-    broker_configuration,
-    controller_configuration,
-    filtersrv_configuration,
-    namesrv_configuration,
-)
 from cometmq.cli.serve import serve
 from cometmq.cli.server_options import ServerOptions
 from cometmq.model.errors import ConfigError, ResponseError
@@ -49,10 +43,13 @@ class Standalone:
     """A name server and a broker that registers with it, in one process."""
 
     def __init__(
-        self, names: Configuration, parts: Configuration, config_file: Path | None
+        self,
+        name_server_configuration: Configuration,
+        broker_configuration: Configuration,
+        config_file: Path | None,
     ) -> None:
-        self._names = names
-        self._parts = parts
+        self._name_server_configuration = name_server_configuration
+        self._broker_configuration = broker_configuration
         self._config_file = config_file
         self.name_server: NameServer | None = None
         self.broker: Broker | None = None
@@ -63,21 +60,23 @@ class Standalone:
         from cometmq.namesrv.app import NameServer
         from cometmq.remoting import TlsClientSettings
 
-        self.name_server = NameServer(self._names, access=self._name_server_guard())
+        self.name_server = NameServer(
+            self._name_server_configuration, access=self._name_server_guard()
+        )
         await self.name_server.start()
-        self._parts.set({"namesrvAddr": self.name_server.address})
-        if self._parts[TlsClientSettings].enable is None:
+        self._broker_configuration.set({"namesrvAddr": self.name_server.address})
+        if self._broker_configuration[TlsClientSettings].enable is None:
             # The name server of this process accepts plain connections, and has no certificate
             # that an authority has signed.
-            self._parts.set({"tls.enable": "false"})
-        self.broker = Broker(self._parts, config_file=self._config_file)
+            self._broker_configuration.set({"tls.enable": "false"})
+        self.broker = Broker(self._broker_configuration, config_file=self._config_file)
         await self.broker.start()
 
     def _name_server_guard(self) -> ServerGuard | None:
         """Return what checks requests to the name server; None if it serves every client."""
         from cometmq.broker.config import BrokerSettings
 
-        settings = self._parts[BrokerSettings]
+        settings = self._broker_configuration[BrokerSettings]
         if not settings.namesrv_acl_enable:
             return None
         from cometmq.access.server_guard import ServerGuard
@@ -86,7 +85,9 @@ class Standalone:
 
         refused = ResponseCode.SYSTEM_ERROR if settings.acl_enable else ResponseCode.NO_PERMISSION
         accounts = AccountsOfBroker(lambda: None if self.broker is None else self.broker.accounts)
-        return ServerGuard(accounts, self._names[TlsSettings], NEEDS, refused=refused)
+        return ServerGuard(
+            accounts, self._name_server_configuration[TlsSettings], NEEDS, refused=refused
+        )
 
     async def stop(self) -> None:
         """Stop the broker first, so that it can unregister from the name server."""
@@ -164,18 +165,18 @@ class NameServerWithController:
 
 def standalone(options: ServerOptions) -> int:
     """Run a name server and a broker in one process; gives the exit code."""
-    names, parts = standalone_configurations(options)
-    leaves_open = _leaves_name_server_open(parts)
+    name_server_configuration, broker_configuration = standalone_configurations(options)
+    leaves_open = _leaves_name_server_open(broker_configuration)
     if options.print_config:
-        return _show(names, parts)
-    _begin(options, names, parts)
+        return _show(name_server_configuration, broker_configuration)
+    _begin(options, name_server_configuration, broker_configuration)
     if leaves_open:
         log.warning(
             "the broker has access control, and the name server serves every client:"
             " namesrvAclEnable=true makes it check requests, too"
         )
-    both = Standalone(names, parts, options.config)
-    return serve(both, lambda: f"{both} build={build()}\n{_store_line(parts)}")
+    both = Standalone(name_server_configuration, broker_configuration, options.config)
+    return serve(both, lambda: f"{both} build={build()}\n{_store_line(broker_configuration)}")
 
 
 def standalone_configurations(
@@ -191,12 +192,14 @@ def standalone_configurations(
         ConfigError: a setting is unknown or its value is wrong, or a file cannot be read.
     """
     of_names = ServerOptions(port=options.namesrv_port, host=options.host)
-    names = namesrv_configuration(of_names, home=options.store)
-    parts = broker_configuration(options._replace(port=options.broker_port))
-    parts.set(settings or {})
-    _take_free_port(parts)
-    _take_small_files(parts)
-    return names, parts
+    name_server_configuration = configurations.namesrv_configuration(of_names, home=options.store)
+    broker_configuration = configurations.broker_configuration(
+        options._replace(port=options.broker_port)
+    )
+    broker_configuration.set(settings or {})
+    _take_free_port(broker_configuration)
+    _take_small_files(broker_configuration)
+    return name_server_configuration, broker_configuration
 
 
 def name_server(options: ServerOptions) -> int:
@@ -204,19 +207,23 @@ def name_server(options: ServerOptions) -> int:
     from cometmq.namesrv.app import NameServer
     from cometmq.namesrv.config import NameServerSettings
 
-    names = namesrv_configuration(options)
-    settings = names[NameServerSettings]
+    name_server_configuration = configurations.namesrv_configuration(options)
+    settings = name_server_configuration[NameServerSettings]
     if settings.enable_controller:
-        parts = controller_configuration(ServerOptions(config=settings.controller_config_path))
+        controller_configuration = configurations.controller_configuration(
+            ServerOptions(config=settings.controller_config_path)
+        )
         if options.print_config:
-            return _show(names, parts)
-        _begin(options, names, parts)
-        both = NameServerWithController(NameServer(names), _controller(parts))
+            return _show(name_server_configuration, controller_configuration)
+        _begin(options, name_server_configuration, controller_configuration)
+        both = NameServerWithController(
+            NameServer(name_server_configuration), _controller(controller_configuration)
+        )
         return serve(both, lambda: f"{both} build={build()}")
     if options.print_config:
-        return _show(names)
-    _begin(options, names)
-    server = NameServer(names)
+        return _show(name_server_configuration)
+    _begin(options, name_server_configuration)
+    server = NameServer(name_server_configuration)
     return serve(server, lambda: f"namesrv={server.address} build={build()}")
 
 
@@ -232,13 +239,13 @@ def broker(options: ServerOptions) -> int:
             return _show(*family.configurations())
         _begin(options, family.shared)
         return family.run()
-    parts = broker_configuration(options)
-    _take_free_port(parts)
+    configuration = configurations.broker_configuration(options)
+    _take_free_port(configuration)
     if options.print_config:
-        return _show(parts)
-    _begin(options, parts)
-    warn_of_stores_left(parts[StoreSettings].root, 0)
-    server = Broker(parts, config_file=options.config)
+        return _show(configuration)
+    _begin(options, configuration)
+    warn_of_stores_left(configuration[StoreSettings].root, 0)
+    server = Broker(configuration, config_file=options.config)
     return serve(server, lambda: f"broker={server.address} build={build()}")
 
 
@@ -246,30 +253,30 @@ def filter_server(options: ServerOptions) -> int:
     """Run a filter server; gives the exit code."""
     from cometmq.filtersrv.app import FilterServer
 
-    parts = filtersrv_configuration(options)
+    configuration = configurations.filtersrv_configuration(options)
     if options.print_config:
-        return _show(parts)
-    _begin(options, parts)
-    server = FilterServer(parts)
+        return _show(configuration)
+    _begin(options, configuration)
+    server = FilterServer(configuration)
     return serve(server, lambda: f"filtersrv={server.address} build={build()}")
 
 
 def controller(options: ServerOptions) -> int:
     """Run a controller; gives the exit code."""
-    parts = controller_configuration(options)
+    configuration = configurations.controller_configuration(options)
     if options.print_config:
-        return _show(parts)
-    _begin(options, parts)
-    server = _controller(parts)
+        return _show(configuration)
+    _begin(options, configuration)
+    server = _controller(configuration)
     return serve(server, lambda: f"controller={server.address} build={build()}")
 
 
-def _controller(parts: Configuration) -> Controller:
+def _controller(configuration: Configuration) -> Controller:
     from cometmq.controller.app import Controller
     from cometmq.controller.config import EtcdSettings
     from cometmq.controller.etcd_gateway import open_gateway
 
-    return Controller(parts, open_gateway(parts[EtcdSettings]))
+    return Controller(configuration, open_gateway(configuration[EtcdSettings]))
 
 
 COMMANDS: dict[str, Callable[[ServerOptions], int]] = {
@@ -282,32 +289,34 @@ COMMANDS: dict[str, Callable[[ServerOptions], int]] = {
 """The function of each server command."""
 
 
-def _take_free_port(parts: Configuration) -> None:
+def _take_free_port(configuration: Configuration) -> None:
     """If the system chooses the broker's port, choose one; the port minus two is free too."""
     from cometmq.broker.config import BrokerSettings
     from cometmq.remoting.ports import free_broker_port
 
-    if parts[BrokerSettings].listen_port == 0:
-        parts.set({"listenPort": str(free_broker_port())})
+    if configuration[BrokerSettings].listen_port == 0:
+        configuration.set({"listenPort": str(free_broker_port())})
 
 
-def _take_small_files(parts: Configuration) -> None:
+def _take_small_files(configuration: Configuration) -> None:
     """Choose small log files, unless a setting names the size or a message would not fit.
 
     `cometmq broker` keeps RocketMQ's default, so that RocketMQ opens its store with no setting.
     """
     from cometmq.store import SMALL_LOG_FILE_BYTES, StoreSettings
 
-    fits = 2 * parts[StoreSettings].message_bytes_max <= SMALL_LOG_FILE_BYTES
-    if fits and parts.origin(LOG_FILE_SIZE) == DEFAULT:
-        parts.set({LOG_FILE_SIZE: str(SMALL_LOG_FILE_BYTES)}, "default of cometmq standalone")
+    fits = 2 * configuration[StoreSettings].message_bytes_max <= SMALL_LOG_FILE_BYTES
+    if fits and configuration.origin(LOG_FILE_SIZE) == DEFAULT:
+        configuration.set(
+            {LOG_FILE_SIZE: str(SMALL_LOG_FILE_BYTES)}, "default of cometmq standalone"
+        )
 
 
-def _store_line(parts: Configuration) -> str:
+def _store_line(configuration: Configuration) -> str:
     """Say where the store is and how much of the disk it takes now."""
     from cometmq.store import StoreSettings
 
-    settings = parts[StoreSettings]
+    settings = configuration[StoreSettings]
     taken = count = 0
     for path in islice(settings.root.rglob("*"), COUNTED_FILES_MAX):
         count += 1
@@ -321,7 +330,7 @@ def _store_line(parts: Configuration) -> str:
     )
 
 
-def _leaves_name_server_open(parts: Configuration) -> bool:
+def _leaves_name_server_open(configuration: Configuration) -> bool:
     """Return whether only the broker has access control.
 
     Raises:
@@ -330,8 +339,8 @@ def _leaves_name_server_open(parts: Configuration) -> bool:
     from cometmq.access.user_settings import UserSettings
     from cometmq.broker.config import BrokerSettings
 
-    settings = parts[BrokerSettings]
-    has_accounts = settings.acl_enable or parts[UserSettings].checks_requests
+    settings = configuration[BrokerSettings]
+    has_accounts = settings.acl_enable or configuration[UserSettings].checks_requests
     if not settings.namesrv_acl_enable:
         return has_accounts
     if not has_accounts:
@@ -347,22 +356,22 @@ def _leaves_name_server_open(parts: Configuration) -> bool:
     return False
 
 
-def _show(*configurations: Configuration) -> int:
-    for configuration in configurations:
+def _show(*of_servers: Configuration) -> int:
+    for configuration in of_servers:
         sys.stdout.write(configuration.render_with_origins())
     return 0
 
 
-def _begin(options: ServerOptions, *configurations: Configuration) -> None:
+def _begin(options: ServerOptions, *of_servers: Configuration) -> None:
     """Set up logging, and log once which settings have no effect.
 
     Raises:
         ConfigError: servers do not run on this system.
     """
     require_servers()
-    chosen = {configuration[LogSettings].format for configuration in configurations}
+    chosen = {configuration[LogSettings].format for configuration in of_servers}
     form = options.log_format or (JSON if JSON in chosen else TEXT)
     logs.configure(options.log_level, form=form)
-    for configuration in configurations:
+    for configuration in of_servers:
         if warning := configuration.warning():
             log.warning("%s", warning)

@@ -66,7 +66,7 @@ class Configuration:
     """The settings of one process: one instance of each class, replaced as a whole by a change.
 
     Args:
-        kinds: the settings classes.
+        settings_classes: declare the settings, as `describe` returns them.
         values: key → what was found; keys no class claims must have been taken out before.
         unused: keys that RocketMQ has and no class claims.
         known_keys: the keys of RocketMQ's file for this server (`rocketmq_keys`).
@@ -77,43 +77,43 @@ class Configuration:
 
     def __init__(
         self,
-        kinds: Iterable[type],
+        settings_classes: Iterable[type],
         values: Mapping[str, Value] | None = None,
         unused: Mapping[str, Value] | None = None,
         known_keys: Keys = dict,
     ) -> None:
-        self._kinds = tuple(kinds)
+        self._settings_classes = tuple(settings_classes)
         self._values = dict(values or {})
         self.unused: Mapping[str, Value] = dict(unused or {})
         self._known_keys = known_keys
-        self._settings = _instances(self._kinds, self._values)
+        self._settings = _instances(self._settings_classes, self._values)
         self.changes = 0
         """How often `change` changed something."""
 
     @classmethod
     def of(cls, *settings: Any, known_keys: Keys = dict) -> Configuration:
         """Return the configuration that consists of these settings objects."""
-        kinds: list[type] = [type(instance) for instance in settings]
+        settings_classes: list[type] = [type(instance) for instance in settings]
         values = {
             described.key: Value(described.render(getattr(instance, described.name)), PROGRAM)
-            for kind, instance in zip(kinds, settings, strict=True)
-            for described in describe(kind)
+            for settings_class, instance in zip(settings_classes, settings, strict=True)
+            for described in describe(settings_class)
             if getattr(instance, described.name) != described.default()
         }
-        return cls(kinds, values, known_keys=known_keys)
+        return cls(settings_classes, values, known_keys=known_keys)
 
-    def __contains__(self, kind: object) -> bool:
+    def __contains__(self, settings_class: object) -> bool:
         """Return whether a settings class is part of it."""
-        return kind in self._settings
+        return settings_class in self._settings
 
-    def __getitem__(self, kind: type[T]) -> T:
+    def __getitem__(self, settings_class: type[T]) -> T:
         """Return the current settings of one class."""
-        settings: T = self._settings[kind]
+        settings: T = self._settings[settings_class]
         return settings
 
-    def reader_of(self, kind: type[T]) -> Callable[[], T]:
+    def reader_of(self, settings_class: type[T]) -> Callable[[], T]:
         """Return a function that gives the settings of one class at the time of the call."""
-        return lambda: self[kind]
+        return lambda: self[settings_class]
 
     def origin(self, key: str) -> str:
         """Return the origin of the value of ``key``."""
@@ -124,9 +124,10 @@ class Configuration:
         """Return the keys of the passwords and tokens that are set, with the origin of each."""
         found = {
             setting.key: self.origin(setting.key)
-            for kind in self._kinds
-            for setting in describe(kind)
-            if setting.secret and setting.render(getattr(self._settings[kind], setting.name))
+            for settings_class in self._settings_classes
+            for setting in describe(settings_class)
+            if setting.secret
+            and setting.render(getattr(self._settings[settings_class], setting.name))
         }
         found |= {
             key: value.origin
@@ -141,9 +142,9 @@ class Configuration:
         Of secrets it shows only whether they are set.
         """
         texts = {
-            setting.key: _shown(setting, getattr(self._settings[kind], setting.name))
-            for kind in self._kinds
-            for setting in describe(kind)
+            setting.key: _shown(setting, getattr(self._settings[settings_class], setting.name))
+            for settings_class in self._settings_classes
+            for setting in describe(settings_class)
         }
         return dict(sorted(texts.items()))
 
@@ -261,13 +262,14 @@ class Configuration:
     def _remote_keys(self) -> dict[str, bool]:
         """Return by key whether every class that claims it lets requests change it."""
         remote: dict[str, bool] = {}
-        for setting in (setting for kind in self._kinds for setting in describe(kind)):
-            remote[setting.key] = setting.remote and remote.get(setting.key, True)
+        for settings_class in self._settings_classes:
+            for setting in describe(settings_class):
+                remote[setting.key] = setting.remote and remote.get(setting.key, True)
         return remote
 
     def _with(self, values: Mapping[str, str], origin: str) -> tuple[dict[str, Value], Any]:
         found = self._values | {key: Value(text, origin) for key, text in values.items()}
-        return found, _instances(self._kinds, found)
+        return found, _instances(self._settings_classes, found)
 
     def _put(self, found: tuple[dict[str, Value], dict[type, Any]]) -> None:
         self._values, self._settings = found
@@ -302,7 +304,7 @@ def _keep_permissions(path: Path) -> None:
 
 
 def load(
-    kinds: Iterable[type],
+    settings_classes: Iterable[type],
     *,
     known_keys: Keys,
     file: Path | None = None,
@@ -313,7 +315,7 @@ def load(
     """Read the settings of one process.
 
     Args:
-        kinds: the settings classes that the file feeds.
+        settings_classes: declare the settings that the file may have.
         known_keys: the keys of RocketMQ's file for this server (`rocketmq_keys`).
         file: a properties file of at most 1 MiB; None for none.
         changes: another one, which takes precedence and need not exist: settings that requests
@@ -325,16 +327,18 @@ def load(
         ConfigError: the file cannot be read, a key is unknown (names the nearest known ones), or
             a value is of the wrong kind or out of range.
     """
-    kinds = tuple(kinds)
-    declared = {setting.key for kind in kinds for setting in describe(kind)}
-    found = _from_environment(kinds, environment or {})
+    settings_classes = tuple(settings_classes)
+    declared = {
+        setting.key for settings_class in settings_classes for setting in describe(settings_class)
+    }
+    found = _from_environment(settings_classes, environment or {})
     found |= _from_file(file) if file is not None else {}
     found |= _from_file(changes) if changes is not None and changes.exists() else {}
     found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
     if undeclared := {key: value for key, value in found.items() if key not in declared}:
         _refuse_unknown(undeclared, declared.union(known_keys()))
     return Configuration(
-        kinds,
+        settings_classes,
         values={key: value for key, value in found.items() if key in declared},
         unused=undeclared,
         known_keys=known_keys,
@@ -346,11 +350,13 @@ def _shown(setting: Setting, value: Any) -> str:
     return _HIDDEN if setting.secret and text else text
 
 
-def _from_environment(kinds: Iterable[type], variables: Mapping[str, str]) -> dict[str, Value]:
+def _from_environment(
+    settings_classes: Iterable[type], variables: Mapping[str, str]
+) -> dict[str, Value]:
     return {
         setting.key: Value(variables[setting.environment], f"environment {setting.environment}")
-        for kind in kinds
-        for setting in describe(kind)
+        for settings_class in settings_classes
+        for setting in describe(settings_class)
         if setting.environment is not None and setting.environment in variables
     }
 
@@ -382,24 +388,27 @@ def _unknown(key: str, origin: str, known: Iterable[str]) -> str:
     return f"{origin}: there is no setting {key!r}{hint}"
 
 
-def _instances(kinds: Iterable[type], values: Mapping[str, Value]) -> dict[type, Any]:
+def _instances(settings_classes: Iterable[type], values: Mapping[str, Value]) -> dict[type, Any]:
     problems: list[str] = []
-    instances = {kind: _instance(kind, values, problems) for kind in kinds}
+    instances = {
+        settings_class: _instance(settings_class, values, problems)
+        for settings_class in settings_classes
+    }
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return instances
 
 
-def _instance(kind: type, values: Mapping[str, Value], problems: list[str]) -> Any:
+def _instance(settings_class: type, values: Mapping[str, Value], problems: list[str]) -> Any:
     """Build one settings object; add the errors of its values to ``problems``."""
     arguments: dict[str, Any] = {}
-    for setting in describe(kind):
+    for setting in describe(settings_class):
         if setting.key in values:
             arguments[setting.name] = _parsed(setting, values[setting.key], problems)
     if problems:
         return None
     try:
-        return kind(**arguments)
+        return settings_class(**arguments)
     except ConfigError as error:
         problems.append(str(error))
         return None

@@ -40,13 +40,13 @@ def sample(title: str, parts: Mapping[str, Iterable[type]]) -> str:
     """
     lines = [f"# {line}" for line in textwrap.wrap(title, _WIDTH)]
     seen: set[str] = set()
-    for heading, kinds in parts.items():
+    for heading, settings_classes in parts.items():
         lines += ["", f"# ---- {heading} ".ljust(_WIDTH + 2, "-")]
-        for kind in kinds:
-            for setting in describe(kind):
+        for settings_class in settings_classes:
+            for setting in describe(settings_class):
                 if setting.key not in seen:
                     seen.add(setting.key)
-                    lines += ["", *_entry(setting, field_texts(kind)[setting.name])]
+                    lines += ["", *_entry(setting, field_texts(settings_class)[setting.name])]
     return "\n".join(lines) + "\n"
 
 

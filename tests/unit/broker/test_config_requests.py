@@ -42,7 +42,7 @@ class Running:
         self.handler = ConfigHandler(
             self.configuration,
             role=self.role,
-            found_out=lambda: {"brokerIP1": "10.0.0.1"},
+            resolved=lambda: {"brokerIP1": "10.0.0.1"},
             file=file,
             files=SystemFiles(),
             clock=self.clock,

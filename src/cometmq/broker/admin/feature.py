@@ -53,7 +53,7 @@ class AdminFeature(BrokerFeature):
         core = self._core
         started_ms = core.clock.now_ms()
 
-        def found_out() -> Mapping[str, str]:
+        def resolved() -> Mapping[str, str]:
             settings, host = core.settings(), core.address.host
             tls = core.configuration[TlsClientSettings]
             uses_tls = tls.is_enabled(core.configuration[TlsSettings])
@@ -72,7 +72,7 @@ class AdminFeature(BrokerFeature):
             return ConfigHandler(
                 core.configuration,
                 role=core.role,
-                found_out=found_out,
+                resolved=resolved,
                 file=self._config_file,
                 files=core.files,
                 clock=core.clock,

@@ -27,7 +27,7 @@ class ConfigHandler:
     Args:
         configuration: the settings of the process.
         role: what this broker is now, which need not be what it was at its start.
-        found_out: returns key → text of settings that say "find it out", with what was found out.
+        resolved: returns key → text of the settings whose default is looked up.
         file: the configuration file, or None if the broker was started without one.
         files: the disk.
         clock: stamps the version of the settings.
@@ -40,7 +40,7 @@ class ConfigHandler:
         configuration: Configuration,
         *,
         role: Role,
-        found_out: Callable[[], Mapping[str, str]],
+        resolved: Callable[[], Mapping[str, str]],
         file: Path | None,
         files: Files,
         clock: Clock,
@@ -49,7 +49,7 @@ class ConfigHandler:
     ) -> None:
         self._configuration = configuration
         self._role = role
-        self._found_out = found_out
+        self._resolved = resolved
         self._clock = clock
         self._on_change = on_change
         self._changed_ms = started_ms
@@ -64,7 +64,7 @@ class ConfigHandler:
     async def show(self, request: Request) -> Response:
         """GET_BROKER_CONFIG (26): all settings as properties text, with what is in force."""
         role = {"brokerRole": self._role.name, "brokerId": str(self._role.broker_id)}
-        text = await off_loop(partial(self._configuration.render, {**self._found_out(), **role}))
+        text = await off_loop(partial(self._configuration.render, {**self._resolved(), **role}))
         version = {
             "counter": self._configuration.changes,
             "stateVersion": 0,

@@ -34,17 +34,21 @@ class _Verdict(NamedTuple):
 
 
 def certificates(
-    parts: Configuration, host: str, now_s: Callable[[], float] = time.time
+    configuration: Configuration, host: str, now_s: Callable[[], float] = time.time
 ) -> Iterator[Finding]:
     """Check the certificates and authorities that the settings name.
 
     Args:
-        parts: the settings.
+        configuration: the settings.
         host: the host at which clients reach the server; the certificate has to name it.
         now_s: the wall clock.
     """
-    server = parts[TlsSettings]
-    client = parts[TlsClientSettings] if TlsClientSettings in parts else TlsClientSettings()
+    server = configuration[TlsSettings]
+    client = (
+        configuration[TlsClientSettings]
+        if TlsClientSettings in configuration
+        else TlsClientSettings()
+    )
     if server.certificate and server.mode != "disabled":
         yield from _certificate_of_server(server, client.trusted, host, now_s())
     elif server.mode == "enforcing":

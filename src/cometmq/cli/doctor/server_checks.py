@@ -69,24 +69,32 @@ def checks(
     ]
     subject = str(config) if config is not None else f"settings of the {server}"
     try:
-        parts = SERVERS[server](config, store)
+        configuration = SERVERS[server](config, store)
     except ConfigError as problem:
         mistakes = settings.unreadable(subject, problem)
         return [*found, Check("settings", subject, in_thread(lambda: mistakes))]
     found += [
-        Check("settings", subject, in_thread(partial(settings.settings, parts, subject))),
-        Check("secret-files", subject, in_thread(partial(settings.secret_files, parts, config))),
+        Check("settings", subject, in_thread(partial(settings.settings, configuration, subject))),
+        Check(
+            "secret-files",
+            subject,
+            in_thread(partial(settings.secret_files, configuration, config)),
+        ),
         Check(
             "certificates",
             subject,
-            in_thread(lambda: certificates(parts, settings.listens_at(parts))),
+            in_thread(lambda: certificates(configuration, settings.listens_at(configuration))),
         ),
     ]
-    if StoreSettings in parts:
-        found += _checks_of_store(parts[StoreSettings], machine)
-    if compares_clocks and BrokerSettings in parts and parts[BrokerSettings].namesrv_addr:
-        names = ";".join(parts[BrokerSettings].namesrv_addr)
-        found.append(Check("clocks", names, partial(_clocks, parts, names)))
+    if StoreSettings in configuration:
+        found += _checks_of_store(configuration[StoreSettings], machine)
+    if (
+        compares_clocks
+        and BrokerSettings in configuration
+        and configuration[BrokerSettings].namesrv_addr
+    ):
+        names = ";".join(configuration[BrokerSettings].namesrv_addr)
+        found.append(Check("clocks", names, partial(_clocks, configuration, names)))
     return found
 
 
@@ -103,10 +111,10 @@ def _checks_of_store(store: StoreSettings, machine: host.Host) -> list[Check]:
     ]
 
 
-async def _clocks(parts: Configuration, name_servers: str) -> list[Finding]:
+async def _clocks(configuration: Configuration, name_servers: str) -> list[Finding]:
     """Compare the clocks of the brokers that the name servers know with that of this host."""
     found: list[Finding] = []
-    async with AdminClient(name_servers, client=client_settings(parts)) as admin:
+    async with AdminClient(name_servers, client=client_settings(configuration)) as admin:
         table = (await admin.cluster_info()).broker_addr_table
         addresses = [
             (broker.broker_name, address)
@@ -125,7 +133,7 @@ async def _clocks(parts: Configuration, name_servers: str) -> list[Finding]:
     return found or [fine("clocks", name_servers, "no broker is registered yet")]
 
 
-def client_settings(parts: Configuration) -> ClientSettings:
+def client_settings(configuration: Configuration) -> ClientSettings:
     """Return what a client needs to make the requests that this server makes.
 
     Without an account of the server, that of the client's settings applies.
@@ -133,13 +141,13 @@ def client_settings(parts: Configuration) -> ClientSettings:
     Raises:
         ConfigError: its account is malformed.
     """
-    tls = parts[TlsClientSettings]
+    tls = configuration[TlsClientSettings]
     signing: dict[str, Any] = {}
-    if text := parts[BrokerSettings].inner_client_credentials:
+    if text := configuration[BrokerSettings].inner_client_credentials:
         account = credentials_of(text)
         signing = {"access_key": account.access_key, "secret_key": account.secret_key}
     return ClientSettings(
-        use_tls=tls.is_enabled(parts[TlsSettings]),
+        use_tls=tls.is_enabled(configuration[TlsSettings]),
         tls_trusted=tls.trusted,
         tls_check_server=tls.check_server,
         tls_certificate=tls.certificate,

@@ -51,16 +51,16 @@ def unreadable(subject: str, problem: ConfigError) -> list[Finding]:
     ]  # fmt: skip
 
 
-def settings(parts: Configuration, subject: str) -> Iterator[Finding]:
+def settings(configuration: Configuration, subject: str) -> Iterator[Finding]:
     """Check settings for contradictions and risks."""
     found = [
         Finding("settings", Level.WARNING, subject, f"{key} has no effect here ({value.origin})",
                 "settings that have an effect", f"remove it; {REFERENCE}")
-        for key, value in sorted(parts.unused.items())
+        for key, value in sorted(configuration.unused.items())
     ]  # fmt: skip
-    for kinds, rule in _RULES:
-        if all(kind in parts for kind in kinds):
-            advice = rule(parts)
+    for settings_classes, rule in _RULES:
+        if all(settings_class in configuration for settings_class in settings_classes):
+            advice = rule(configuration)
             found += [
                 Finding("settings", each.level, subject, each.met, each.expected, each.action)
                 for each in advice
@@ -68,8 +68,8 @@ def settings(parts: Configuration, subject: str) -> Iterator[Finding]:
     yield from found or [fine("settings", subject, "no contradiction and no risk found")]
 
 
-def _contradictions(parts: Configuration) -> Iterator[Advice]:
-    broker, store = parts[BrokerSettings], parts[StoreSettings]
+def _contradictions(configuration: Configuration) -> Iterator[Advice]:
+    broker, store = configuration[BrokerSettings], configuration[StoreSettings]
     ratios = (store.disk_used_ratio_max, store.disk_clean_forcibly_ratio, store.disk_warning_ratio)
     if list(ratios) != sorted(ratios):
         yield _contradiction(
@@ -141,8 +141,8 @@ def _contradiction(met: str, expected: str) -> Advice:
     return Advice(Level.WARNING, met, expected, f"change one of them; {REFERENCE}")
 
 
-def _risks_of_messages(parts: Configuration) -> Iterator[Advice]:
-    broker, store = parts[BrokerSettings], parts[StoreSettings]
+def _risks_of_messages(configuration: Configuration) -> Iterator[Advice]:
+    broker, store = configuration[BrokerSettings], configuration[StoreSettings]
     if not store.sync_flush:
         yield Advice(
             Level.WARNING,
@@ -179,8 +179,8 @@ def _risks_of_messages(parts: Configuration) -> Iterator[Advice]:
         )
 
 
-def _reachable(parts: Configuration) -> Iterator[Advice]:
-    broker = parts[BrokerSettings]
+def _reachable(configuration: Configuration) -> Iterator[Advice]:
+    broker = configuration[BrokerSettings]
     if not broker.namesrv_addr:
         yield Advice(
             Level.WARNING,
@@ -208,9 +208,9 @@ def _reachable(parts: Configuration) -> Iterator[Advice]:
         )
 
 
-def _open_to_all(parts: Configuration) -> Iterator[Advice]:
-    broker, tls = parts[BrokerSettings], parts[TlsSettings]
-    users = parts[UserSettings]
+def _open_to_all(configuration: Configuration) -> Iterator[Advice]:
+    broker, tls = configuration[BrokerSettings], configuration[TlsSettings]
+    users = configuration[UserSettings]
     has_accounts = broker.acl_enable or users.checks_requests
     if broker.acl_enable and users.keeps_users:
         yield Advice(
@@ -232,14 +232,14 @@ def _open_to_all(parts: Configuration) -> Iterator[Advice]:
         yield from _without_tls(tls)
 
 
-def _server_open_to_all(parts: Configuration) -> Iterator[Advice]:
+def _server_open_to_all(configuration: Configuration) -> Iterator[Advice]:
     """Check a name server or a controller."""
-    if NameServerSettings in parts:
-        host = parts[NameServerSettings].bind_address
+    if NameServerSettings in configuration:
+        host = configuration[NameServerSettings].bind_address
     else:
-        host = parts[ControllerSettings].bind_address
-    tls = parts[TlsSettings]
-    has_accounts = parts[AccountSettings].acl_enable
+        host = configuration[ControllerSettings].bind_address
+    tls = configuration[TlsSettings]
+    has_accounts = configuration[AccountSettings].acl_enable
     by_certificate = tls.mode == "enforcing" and tls.client_certificate == "require"
     if _is_loopback(host):
         return
@@ -265,11 +265,11 @@ def _without_tls(tls: TlsSettings) -> Iterator[Advice]:
         )
 
 
-def _credentials(parts: Configuration) -> Iterator[Advice]:
-    if BrokerSettings in parts:
-        text = parts[BrokerSettings].inner_client_credentials
+def _credentials(configuration: Configuration) -> Iterator[Advice]:
+    if BrokerSettings in configuration:
+        text = configuration[BrokerSettings].inner_client_credentials
     else:
-        text = parts[AccountSettings].inner_client_credentials
+        text = configuration[AccountSettings].inner_client_credentials
     try:
         _ = credentials_of(text) if text else None
     except ConfigError as problem:
@@ -281,14 +281,16 @@ def _credentials(parts: Configuration) -> Iterator[Advice]:
         )
 
 
-def _tls(parts: Configuration) -> Iterator[Advice]:
-    client = parts[TlsClientSettings] if TlsClientSettings in parts else None  # noqa: SIM401 - no dict
-    for text in access_warnings(parts[TlsSettings], client):
+def _tls(configuration: Configuration) -> Iterator[Advice]:
+    client = configuration[TlsClientSettings] if TlsClientSettings in configuration else None  # noqa: SIM401 - no dict
+    for text in access_warnings(configuration[TlsSettings], client):
         met, _, action = text.rpartition("; ")
         yield Advice(Level.WARNING, met, "clients whose certificate is verified", action)
     if client is None:
         return
-    if client.is_enabled(parts[TlsSettings]) and not (client.trusted or client.check_server):
+    if client.is_enabled(configuration[TlsSettings]) and not (
+        client.trusted or client.check_server
+    ):
         yield Advice(
             Level.WARNING,
             "connections to other servers use TLS, and do not check their certificates",
@@ -297,8 +299,8 @@ def _tls(parts: Configuration) -> Iterator[Advice]:
         )
 
 
-def _metrics(parts: Configuration) -> Iterator[Advice]:
-    metrics = parts[MetricsSettings]
+def _metrics(configuration: Configuration) -> Iterator[Advice]:
+    metrics = configuration[MetricsSettings]
     if metrics.exporter == "PROM" and metrics.host and not _is_loopback(metrics.host):
         yield Advice(
             Level.WARNING,
@@ -309,15 +311,15 @@ def _metrics(parts: Configuration) -> Iterator[Advice]:
         )
 
 
-def _controller(parts: Configuration) -> Iterator[Advice]:
-    if parts[ControllerSettings].elects_unclean:
+def _controller(configuration: Configuration) -> Iterator[Advice]:
+    if configuration[ControllerSettings].elects_unclean:
         yield Advice(
             Level.WARNING,
             "enableElectUncleanMaster=true",
             "false: a broker that lacks acknowledged messages may become the master",
             "remove it after the emergency; see docs/howto/fail-over.md",
         )
-    etcd = parts[EtcdSettings]
+    etcd = configuration[EtcdSettings]
     host = etcd.store.removeprefix("etcd://").partition(",")[0].rpartition(":")[0]
     if not _is_loopback(host) and not etcd.trusted:
         yield Advice(
@@ -355,9 +357,9 @@ def _is_loopback(host: str) -> bool:
 # --- files with secrets ---------------------------------------------------------------------------
 
 
-def secret_files(parts: Configuration, config: Path | None) -> Iterator[Finding]:
+def secret_files(configuration: Configuration, config: Path | None) -> Iterator[Finding]:
     """Check that other users cannot read files that contain passwords or private keys."""
-    files = dict(_files(parts, config))
+    files = dict(_files(configuration, config))
     for path, content in list(files.items())[:ACCOUNT_FILES_MAX]:
         try:
             mode = path.stat().st_mode
@@ -378,23 +380,25 @@ def secret_files(parts: Configuration, config: Path | None) -> Iterator[Finding]
         )
 
 
-def _files(parts: Configuration, config: Path | None) -> Iterator[tuple[Path, str]]:
+def _files(configuration: Configuration, config: Path | None) -> Iterator[tuple[Path, str]]:
     if config is not None:
         start = f"{config}:"
-        secrets = [key for key, origin in parts.secrets().items() if origin.startswith(start)]
+        secrets = [
+            key for key, origin in configuration.secrets().items() if origin.startswith(start)
+        ]
         if secrets:
             yield config, f"contains {', '.join(secrets)}"
-    for kind, key in ((TlsSettings, "key"), (TlsClientSettings, "key"), (EtcdSettings, "key")):
-        if kind in parts and (path := getattr(parts[kind], key)):
+    for owner, key in ((TlsSettings, "key"), (TlsClientSettings, "key"), (EtcdSettings, "key")):
+        if owner in configuration and (path := getattr(configuration[owner], key)):
             yield Path(path), "a private key"
-    if EtcdSettings in parts and parts[EtcdSettings].password_file:
-        yield Path(parts[EtcdSettings].password_file), "a password"
-    users = parts[UserSettings] if UserSettings in parts else UserSettings()
+    if EtcdSettings in configuration and configuration[EtcdSettings].password_file:
+        yield Path(configuration[EtcdSettings].password_file), "a password"
+    users = configuration[UserSettings] if UserSettings in configuration else UserSettings()
     if users.keeps_users:
-        folder = users.auth_config_path or parts[StoreSettings].root / "config"
+        folder = users.auth_config_path or configuration[StoreSettings].root / "config"
         yield folder / "users", "passwords of users"
         yield folder / "acls", "policies of users"
-    home = _home_of_accounts(parts, users)
+    home = _home_of_accounts(configuration, users)
     if home is not None:
         folder = home / "conf" / "acl"
         for path in (
@@ -405,21 +409,21 @@ def _files(parts: Configuration, config: Path | None) -> Iterator[tuple[Path, st
             yield path, "accounts"
 
 
-def _home_of_accounts(parts: Configuration, users: UserSettings) -> Path | None:
+def _home_of_accounts(configuration: Configuration, users: UserSettings) -> Path | None:
     """Return the directory above files of accounts, if the server reads them."""
-    if BrokerSettings in parts:
-        broker = parts[BrokerSettings]
+    if BrokerSettings in configuration:
+        broker = configuration[BrokerSettings]
         reads = broker.acl_enable or users.migrate_from_plain
         return broker.rocketmq_home if reads else None
-    accounts = parts[AccountSettings]
+    accounts = configuration[AccountSettings]
     return accounts.rocketmq_home if accounts.acl_enable else None
 
 
-def listens_at(parts: Configuration) -> str:
+def listens_at(configuration: Configuration) -> str:
     """Return the host at which others reach the server with these settings."""
-    if BrokerSettings in parts:
-        return broker_address(parts[BrokerSettings]).host
-    if ControllerSettings in parts:
-        controller = parts[ControllerSettings]
+    if BrokerSettings in configuration:
+        return broker_address(configuration[BrokerSettings]).host
+    if ControllerSettings in configuration:
+        controller = configuration[ControllerSettings]
         return controller.controller_ip or reachable_host(controller.bind_address)
-    return reachable_host(parts[NameServerSettings].bind_address)
+    return reachable_host(configuration[NameServerSettings].bind_address)

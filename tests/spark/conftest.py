@@ -112,6 +112,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": folder / "warehouse",
         "spark.local.dir": folder / "local",
         "spark.log.level": "ERROR",
+        "spark.python.authenticate.socketTimeout": "120s",  # 15 s is short on a busy machine
         "spark.sql.streaming.metricsEnabled": False,
     }
     if spark_place() == LOCAL:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import socket
@@ -693,6 +694,37 @@ async def test_many_first_bytes_at_once_open_a_few_connections_in_each_iteration
     assert max(opened) <= OPENINGS_PER_ITERATION
     for connection in silent:
         connection.close()
+
+
+async def test_closed_connections_leave_nothing_to_the_garbage_collector() -> None:
+    server = RemotingServer({}, knows=lambda _connection, _command: False)
+    await server.start("127.0.0.1", 0)
+
+    async def open_and_close() -> None:
+        opened = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        for connection in opened:
+            connection.send(b"\0\0\0\1")
+        async with asyncio.timeout(60):
+            while server.connections < len(opened):
+                await asyncio.sleep(0.01)
+            for connection in opened:
+                connection.close()
+            while server.connections:
+                await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await open_and_close()
+        gc.collect()
+        garbage = {type(one) for one in gc.garbage}  # some transports of asyncio are
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        await server.stop(0.5)
+    assert [one for one in garbage if one.__module__.startswith("cometmq")] == []
 
 
 async def test_a_broken_handshake_ends_that_connection_only(

@@ -17,7 +17,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from cometmq.model.address import host_and_port
@@ -320,16 +319,14 @@ class RemotingServer:
         connection.transport_bytes_max = UNREAD_BYTES_MIN
         connection.warn = self._problems.add
         if self._knows is not None:
-            connection.may_be_large = partial(self._may_be_large, self._knows, connection)
+            connection.may_be_large = self._may_be_large
         connection.slow = self._slow
         return connection
 
-    def _may_be_large(
-        self, knows: Callable[[Connection, Command], bool], connection: Connection, command: Command
-    ) -> bool:
+    def _may_be_large(self, connection: Connection, command: Command) -> bool:
         if command.is_response:  # clients do not sign these
             return connection.inflight.awaits(command.opaque)
-        return knows(connection, command)
+        return self._knows is None or self._knows(connection, command)
 
     def _opened(self, connection: Connection) -> None:
         self._connections[connection] = None

@@ -218,7 +218,8 @@ class Wire:
         self.header_bytes_max = HEADER_BYTES_MAX
         """The longest header that is read."""
         self.may_be_large: Any = None
-        """Returns by its header whether a large frame is read (`STRANGER_BYTES_MAX`); None: all."""
+        """Returns whether a large frame of this wire is read (`STRANGER_BYTES_MAX`), by its header;
+        None: all. It is not bound to the wire: a cycle would keep the wire until a collection."""
         self.warn: Callable[..., None] = log.warning
         """Logs why the connection was closed."""
         self.slow: Any = None
@@ -372,7 +373,8 @@ class Wire:
         if head_bytes <= STRANGER_BYTES_MAX:
             if end - start < head_bytes:
                 return  # the header is not here yet
-            if self.may_be_large(command_of(copy_of(data, start, start + head_bytes), b"")):
+            head = copy_of(data, start, start + head_bytes)
+            if self.may_be_large(self, command_of(head, b"")):
                 return
         raise FrameError(
             f"a frame of {length + 4} bytes without an account: at most {STRANGER_BYTES_MAX} are"

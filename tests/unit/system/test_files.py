@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -401,3 +403,17 @@ def test_what_is_on_the_disk_only_is_told_and_brought_in() -> None:
         assert mapped.is_resident(0, 1 << 20)
         assert mapped.map[8000:8003] == b"\x40\x41\x42"
         mapped.close()
+
+
+def test_looks_at_the_page_cache_leave_no_garbage(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    mapped = SystemFiles().open_mapped(tmp_path / "file", 1 << 20, keep_open=False)
+    gc.collect()
+    gc.disable()
+    try:
+        for pages in range(1, 100):
+            mapped.is_resident(0, pages * mmap.PAGESIZE)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    mapped.close()

@@ -210,10 +210,11 @@ def is_resident(address: int, length: int) -> bool:
     """Return whether a part of a mapping can be read without waiting for the disk."""
     if _mincore is None:
         return True
-    pages = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
-    if _mincore(address, length, pages) != 0:
+    # Not an array of ctypes: it has a type of its own, which only a garbage collection frees.
+    pages = bytearray(b"\1" * max(1, -(-length // mmap.PAGESIZE)))
+    if _mincore(address, length, ctypes.byref(ctypes.c_char.from_buffer(pages))) != 0:
         return True
-    return b"\0" not in bytes(pages)
+    return 0 not in pages
 
 
 def boot_id() -> str:

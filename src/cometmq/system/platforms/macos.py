@@ -181,8 +181,9 @@ def read_through(descriptor: int, start: int, stop: int) -> None:
 
 def is_resident(address: int, length: int) -> bool:
     """Return whether a part of a mapping can be read without waiting for the disk."""
-    pages = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
-    if _libc.mincore(address, length, pages) != 0:
+    # Not an array of ctypes: it has a type of its own, which only a garbage collection frees.
+    pages = bytearray(b"\1" * max(1, -(-length // mmap.PAGESIZE)))
+    if _libc.mincore(address, length, ctypes.byref(ctypes.c_char.from_buffer(pages))) != 0:
         return True
     return all(page & _IN_CORE for page in pages)
 

@@ -10,12 +10,12 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("client", "model", "protocol", "remoting", "sql92", "system/test_client_system.py")
+TESTS = ("client", "model", "protocol", "remoting", "sql92", "system/platforms/test_interface.py")
 """Folders and files below ``tests/unit``."""
 LEFT_OUT = (
-    "client/test_blocking_face.py::test_a_signal_handler_may_close_what_it_interrupts",
-    "client/test_portal.py::test_a_forked_child_opens_its_own",
-    "client/test_portal.py::test_an_interrupt_cancels_the_call_and_the_portal_goes_on",
+    "client/blocking/test_clients.py::test_a_signal_handler_may_close_what_it_interrupts",
+    "client/blocking/test_portal.py::test_a_forked_child_opens_its_own",
+    "client/blocking/test_portal.py::test_an_interrupt_cancels_the_call_and_the_portal_goes_on",
     "protocol/test_message_id_time.py",
     "remoting/test_ports.py::test_a_fork_has_another_block",
 )

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 END_S = 60.0
 MESSAGES = 20
 OF_CLIENT = (
-    "tests/unit/system/test_client_system.py",
+    "tests/unit/system/platforms/test_interface.py",
     "tests/client/test_broadcast.py",
     "tests/client/test_sending.py::test_a_message_arrives_as_it_was_sent",
     "tests/client/test_sending.py::test_thousands_of_begun_sends_are_stored_once_each",
@@ -33,7 +33,7 @@ OF_CLIENT = (
     "tests/client/test_blocking.py::test_an_interrupted_wait_loses_no_message",
 )
 """Tests of the client with a server that runs on Linux as it is."""
-OF_FILES = ("tests/unit/system/test_client_system.py", "tests/unit/system/test_files.py")
+OF_FILES = ("tests/unit/system/platforms/test_interface.py", "tests/unit/system/test_files.py")
 OF_LINUX = "not holes and not lock_keeps and not process_lock"
 """macOS is not asked for holes, and only there flock collides with the locks of processes."""
 

@@ -20,7 +20,7 @@ from cometmq.client.idempotent.sqlalchemy import (
 )
 from cometmq.model.message import StoredMessage
 from support.postgres import postgres, programs
-from unit.client.test_idempotent import message
+from unit.client.idempotent.test_consumer import message
 
 pytest.importorskip("asyncpg")
 pytest.importorskip("pg8000")

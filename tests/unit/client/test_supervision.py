@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._supervision import (
+    ERROR_CHARS_MAX,
     LOOP_BACK_OFF_S_MAX,
     PERMANENT_FAILURES,
     PERMANENT_S,
@@ -21,11 +22,13 @@ from cometmq.client._supervision import (
     SupervisedFailureLog,
     SupervisedLoop,
     SupervisedTasks,
+    class_and_text,
 )
 from cometmq.client.errors import ClientError
 from cometmq.model.errors import ProtocolError, RemotingError, ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
+from cometmq.system.failure_log import log_text
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 LONG_S = 3 * PERMANENT_S
@@ -359,3 +362,36 @@ def test_a_handler_that_may_block_the_loop_is_named(caplog: pytest.LogCaptureFix
     [line] = caplog.messages
     assert "the event loop was blocked for 40 s" in line
     assert "bill group=g" in line
+
+
+class ShopError(Exception):
+    """An application's own."""
+
+
+def test_an_error_says_its_module_its_class_and_its_text() -> None:
+    assert class_and_text(ShopError("no stock")) == f"{__name__}.ShopError: no stock"
+    assert class_and_text(KeyError("k")) == "builtins.KeyError: 'k'"
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(class_and_text(ShopError("x" * 5000))) == ERROR_CHARS_MAX
+
+
+def test_characters_that_separate_properties_are_replaced() -> None:
+    assert class_and_text(ValueError("a\x01b\x02c\nd\te")) == "builtins.ValueError: a b c d e"
+
+
+class MuteError(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_an_error_whose_text_raises_has_a_text_nevertheless() -> None:
+    assert class_and_text(MuteError()) == f"{__name__}.MuteError: (str() raised LookupError)"
+    assert log_text(MuteError()) == "(str() raised LookupError)"
+
+
+def test_characters_that_no_message_can_hold_are_replaced() -> None:
+    assert class_and_text(OSError("no \udcfffile")) == "builtins.OSError: no ?file"

@@ -31,7 +31,7 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo
-from unit.client.test_idempotent import message as stored
+from unit.client.idempotent.test_consumer import message as stored
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 

@@ -36,7 +36,7 @@ from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, I
 from cometmq.remoting.errors import ConnectError
 from support.cases import case
 from support.transacting import Commits
-from unit.client.test_idempotent import message as stored
+from unit.client.idempotent.test_consumer import message as stored
 
 NAME_SERVER = "127.0.0.1:1"
 NUMBER: Any = 5

@@ -1,11 +1,13 @@
-"""The runner bounds each check in time, and its report counts what was found."""
+"""The runner of checks, its report, and the page that lists the checks."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from cometmq.model.errors import CometError, ResponseError, StoreError
 from cometmq.protocol.bodies.base import InvalidBodyError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError
+from tools.generate import pages
 
 WARNING = Finding("disk-space", Level.WARNING, "/data", "80 % used", "less", "free space")
 PROBLEM = Finding("clocks", Level.PROBLEM, "b", "an hour\x1b[31m", "a second", "chrony")
@@ -182,3 +185,25 @@ def test_the_json_has_every_finding() -> None:
         ],
         "problems": 1, "warnings": 0, "fine": 1,
     }  # fmt: skip
+
+
+SOURCES = sorted((pages.ROOT / "src/cometmq/cli/doctor").glob("*.py"))
+PAGE = pages.ROOT / "docs/howto/doctor.md"
+
+
+def test_the_page_lists_every_check() -> None:
+    named = re.compile(r'(?:Finding|fine|Check)\(\s*"([a-z-]+)"')
+    known = {name for path in SOURCES for name in named.findall(path.read_text())}
+    rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \|", PAGE.read_text(), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`([a-z-]+)`", row)]
+
+    assert set(listed) == known
+
+
+def test_pages_that_findings_name_exist() -> None:
+    named = {
+        name for path in SOURCES for name in re.findall(r"docs/[\w/.-]+\.md", path.read_text())
+    }
+
+    assert named
+    assert [name for name in sorted(named) if not Path(pages.ROOT, name).is_file()] == []

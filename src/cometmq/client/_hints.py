@@ -266,8 +266,9 @@ def new_message(
     if unknown is not None:
         near = near_names(unknown, MessageOptions.__annotations__)
         meant = _MEANT_BY_SENDS.get(unknown) or (f"{near[0]}=" if near else "")
-        hint = f": did you mean {meant}?" if meant else ""
-        raise TypeError(f"{call}() got an unexpected keyword argument {unknown!r}{hint}")
+        known = ", ".join(MessageFields.__annotations__)
+        hint = f"did you mean {meant}?" if meant else f"the fields of a Message are {known}"
+        raise TypeError(f"{call}() got an unexpected keyword argument {unknown!r}: {hint}")
     if isinstance(message, Message):
         if body is None and not options:
             return message

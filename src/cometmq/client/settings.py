@@ -81,7 +81,12 @@ class Checked:
     """The names of the settings that were passed, even if with the value of the default."""
 
     def __new__(cls, **named: Any) -> Self:
-        """Remember which settings were passed, since those win over files and environment."""
+        """Remember which settings were passed, since those win over files and environment.
+
+        Raises:
+            ConfigError: there is no setting of a name; says which is meant.
+        """
+        _refuse_unknown(named, cls, cls.__name__)
         made = super().__new__(cls)
         object.__setattr__(made, "given", frozenset(named))
         return made

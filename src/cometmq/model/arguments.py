@@ -67,12 +67,14 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
     signature, hints = _signature_and_types(method)
+    if not named.keys() <= signature.parameters.keys():
+        _refuse_unknown(f"{type(arguments[0]).__name__}.{method.__name__}", signature, named)
     if not hints:
         return
     try:
         given = signature.bind(*arguments, **named).arguments
     except TypeError:
-        return  # Python raises an error that names the missing or unknown argument
+        return  # Python raises an error that names the missing argument
     for name, hint in hints.items():
         if name not in given:
             continue
@@ -85,6 +87,18 @@ def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
                 raise ConfigError(
                     f"{method.__name__}({name}={short(value)}): expected text that UTF-8 can encode"
                 )
+
+
+def _refuse_unknown(call: str, signature: inspect.Signature, named: Iterable[str]) -> None:
+    """Refuse keywords that a method does not have, unless it takes any."""
+    parameters = signature.parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return
+    name = next(name for name in named if name not in parameters)
+    expected = ", ".join(each for each in parameters if each != "self")
+    raise TypeError(
+        f"{call}() got an unexpected keyword argument {name!r}: expected one of {expected}"
+    )
 
 
 @functools.cache

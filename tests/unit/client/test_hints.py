@@ -13,7 +13,7 @@ import pytest
 
 import cometmq
 from cometmq import client, embedded
-from cometmq.client import NameServerError, StoredMessage, blocking
+from cometmq.client import NameServerError, StoredMessage, blocking, settings
 
 SEND = 'await producer.send("orders", b"hello")'
 PRODUCER = 'write Producer("127.0.0.1:9876")'
@@ -167,7 +167,7 @@ SENDS = [
     ('send("orders", b"hello", tag="paid")', "did you mean tags=?"),
     ('send("orders", b"hello", countdown=10)', "did you mean delay_level=, or delay="),
     ('send("orders", b"hello", propertys={})', "did you mean properties=?"),
-    ('send("orders", b"hello", nothing_like_it=1)', "got an unexpected keyword argument"),
+    ('send("orders", b"hello", nothing_like_it=1)', "the fields of a Message are tags, keys, "),
     ('send("orders", b"hello", topic="refunds")', "expected one topic"),
     ('send(Message("orders", b"hello"), b"hello")', "expected it in the Message"),
     ('send(Message("orders", b"hello"), tags="paid")', "expected it in the Message"),
@@ -194,6 +194,30 @@ async def test_each_way_to_send_shows_the_right_line(method: str) -> None:
     producer = client.Producer(NOBODY)
     with pytest.raises(client.InvalidMessageError, match=rf"write {method}\('orders', text"):
         await getattr(producer, method)("orders", "hello")
+
+
+UNKNOWN_KEYWORDS = [
+    ("reader.poll(timeot=1)", "PullConsumer.poll()", "'timeot': expected one of "),
+    (
+        "reader.seek(queue=1, offset=2, to=3)",
+        "PullConsumer.seek()",
+        "'to': expected one of queue, ",
+    ),
+    ("settings.ProducerSettings(timeot_ms=1)", "ProducerSettings: ", "did you mean timeout_ms"),
+    ("settings.ClientSettings(use_tsl=True)", "ClientSettings: ", "did you mean use_tls?"),
+]
+
+
+@pytest.mark.parametrize(("call", "where", "expected"), UNKNOWN_KEYWORDS)
+async def test_an_unknown_keyword_is_refused_with_those_that_are_expected(
+    call: str, where: str, expected: str
+) -> None:
+    reader = client.PullConsumer(NOBODY, group="g")
+    with pytest.raises((TypeError, client.CometError)) as raised:
+        await eval(call, {"reader": reader, "settings": settings})
+
+    assert where in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_a_method_of_another_library_shows_the_right_line_of_the_blocking_client() -> None:

@@ -24,6 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.broker.address import Endpoint
@@ -56,8 +58,16 @@ class BrokerFeature:
         return Feature({})
 
     def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need that it serves with any settings."""
-        return {}
+        """Return what the requests need that it serves with any settings.
+
+        They are the `RIGHTS` of the module ``rights`` in the folder of the feature, which a broker
+        loads only if it checks requests.
+        """
+        name = f"{type(self).__module__.rpartition('.')[0]}.rights"
+        if find_spec(name) is None:
+            return {}
+        rights: Mapping[int, Rights] = import_module(name).RIGHTS
+        return rights
 
     async def begin(self, endpoint: Endpoint) -> None:
         """Begin what needs the broker to listen; requests are handled meanwhile."""

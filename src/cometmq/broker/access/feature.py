@@ -58,9 +58,8 @@ class AccessFeature(BrokerFeature):
     def rights(self) -> Mapping[int, Rights]:
         """Return what the requests need, and those that no broker of ours serves."""
         from cometmq.broker.access import unserved
-        from cometmq.broker.access.rights import RIGHTS
 
-        return {**unserved.RIGHTS, **RIGHTS}
+        return {**unserved.RIGHTS, **super().rights()}
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that show and change accounts, and the reading of changed files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -14,7 +14,6 @@ from cometmq.remoting.jobs import Job
 from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.registration.name_servers import Registration
@@ -102,12 +101,6 @@ class ActingMasterFeature(BrokerFeature):
                 delay=delay.delivery,
                 halves=transactions.half_queue,
             )
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.acting_master.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the heartbeats to name servers, and the check whether there is a master."""

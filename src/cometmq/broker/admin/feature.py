@@ -15,7 +15,6 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.admin.handler import ConfigHandler
     from cometmq.broker.replication.feature import ReplicationFeature
 
@@ -41,12 +40,6 @@ class AdminFeature(BrokerFeature):
         self._replication = replication
         self._config_file = config_file
         self._on_change = on_change
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.admin.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that show and change the settings."""

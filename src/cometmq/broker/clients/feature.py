@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -16,7 +15,6 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.clients.connections import ConnectionsHandler
     from cometmq.broker.clients.relay import RelayHandler
 
@@ -34,12 +32,6 @@ class ClientsFeature(BrokerFeature):
     def __init__(self, core: Core) -> None:
         self._core = core
         self.locks = QueueLocks(core.clock)
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.clients.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of heartbeats, members, queue locks and relayed requests."""

@@ -18,7 +18,6 @@ from cometmq.remoting.jobs import Job
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.durability.feature import DurabilityFeature
 
 log = logging.getLogger(__name__)
@@ -52,12 +51,6 @@ class DelayFeature(BrokerFeature):
             refusal=durability.refusal,
         )
         self.delivery.load()
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.delay.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler that shows the schedule offsets, and their write to the file."""

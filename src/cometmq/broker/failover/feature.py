@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +19,6 @@ from cometmq.remoting.features import Feature, Routes
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -104,12 +103,6 @@ class FailoverFeature(BrokerFeature):
         self.elected = None if elected is None else elected.role
         self._register = register
         self._tasks = Supervisor("failover")
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.failover.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers for controllers and operators."""

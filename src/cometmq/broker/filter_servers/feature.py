@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
@@ -14,9 +12,6 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import every
-
-if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +28,6 @@ class FilterServersFeature(BrokerFeature):
     def __init__(self, core: Core) -> None:
         self._core = core
         self.servers = FilterServers(core.clock)
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.filter_servers.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler of registrations, and the removal of silent filter servers."""

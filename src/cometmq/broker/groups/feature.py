@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -13,7 +12,6 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.groups.handler import GroupHandler
 
 
@@ -26,12 +24,6 @@ class GroupsFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.groups.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that create, change, show and delete groups."""

@@ -22,7 +22,6 @@ from cometmq.remoting.jobs import Job
 from cometmq.store import MessageStore, StoreSettings, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.maintenance.cold_handler import ColdReadsHandler
 
 log = logging.getLogger(__name__)
@@ -61,12 +60,6 @@ class MaintenanceFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.maintenance.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of requests about the store as a whole."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -17,7 +16,6 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.offsets.reset import ResetHandler
 
 
@@ -33,12 +31,6 @@ class OffsetsFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.offsets.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -19,7 +18,6 @@ from cometmq.remoting import Connection
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
@@ -47,12 +45,6 @@ class PullingFeature(BrokerFeature):
         self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
         request_sync = durability.commit.request_sync
         Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.pulling.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pulls; the fast port does not serve them."""

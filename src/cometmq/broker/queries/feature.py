@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -14,7 +13,6 @@ from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.queries.handler import QueryHandler
 
 
@@ -27,12 +25,6 @@ class QueriesFeature(BrokerFeature):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.queries.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of queries for stored messages."""

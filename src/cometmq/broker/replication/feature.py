@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from cometmq.broker.address import Endpoint
@@ -18,7 +17,6 @@ from cometmq.remoting.jobs import every
 from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.failover.feature import Elected
@@ -90,12 +88,6 @@ class ReplicationFeature(BrokerFeature):
     def ha_address(self, endpoint: Endpoint) -> str:
         """Return ``host:port`` at which slaves copy the log."""
         return self._core.address.at(self.master.port or ha_port(endpoint.port))
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.replication.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that serve slaves, and the copy of the master's tables."""

@@ -23,7 +23,6 @@ from cometmq.remoting.jobs import every
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.clients.feature import ClientsFeature
     from cometmq.broker.delay.feature import DelayFeature
@@ -74,12 +73,6 @@ class SendingFeature(BrokerFeature):
     def _rules(self) -> SendRules:
         core = self._core
         return send_rules(core.settings(), core.configuration[StoreSettings], core.address.host)
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.sending.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of sends, send-backs and replies, and what measures the load."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
@@ -15,7 +14,6 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.stats.handler import (
         BrokerStatsHandler,
         GroupStatsHandler,
@@ -41,12 +39,6 @@ class StatsFeature(BrokerFeature):
         self._sources = sources
         self._core = sources.core
         self._exporter: Exporter | None = None
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.stats.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that show statistics of the broker, its topics and its groups."""

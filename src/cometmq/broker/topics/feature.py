@@ -18,7 +18,6 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.pulling.feature import PullingFeature
     from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.topics.handler import TopicHandler
@@ -42,12 +41,6 @@ class TopicsFeature(BrokerFeature):
         self._registration = registration
         self._pulling = pulling
         core.topics.notify(registration.wake)
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.topics.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that create, change, show and delete topics."""

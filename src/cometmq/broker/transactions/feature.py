@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
-    from cometmq.access.rights import Rights
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
@@ -102,12 +100,6 @@ class TransactionsFeature(BrokerFeature):
             durability=self._durability.wait,
             may_send=None if self._access is None else self._access.may_send,
         )
-
-    def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need."""
-        from cometmq.broker.transactions.rights import RIGHTS
-
-        return RIGHTS
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler of decisions, and the checks of undecided half messages."""

@@ -144,7 +144,7 @@ class TransactionsFeature(BrokerFeature):
         if self._core.role.is_slave:
             self.half_queue.unload()
         else:
-            self.half_queue.is_taking_over = True
+            self.half_queue.elected()
 
     async def before_sends(self) -> None:
         """Note the log's last record before others are behind it."""
@@ -152,7 +152,7 @@ class TransactionsFeature(BrokerFeature):
 
     async def take_over(self) -> None:
         """Read which transactions are decided."""
-        self.half_queue.is_taking_over = False
+        self.half_queue.confirmed()
         await self._load()
 
     async def _load(self) -> None:

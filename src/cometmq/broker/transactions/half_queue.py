@@ -37,6 +37,7 @@ from cometmq.broker.transactions.half_message import (
     op_offsets,
     read_half,
 )
+from cometmq.broker.transactions.half_queue_states import TABLE, Action, Event, State
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, StoreError
@@ -129,8 +130,6 @@ class HalfQueue:
         """Messages that a crash has cut off, and that are not appended yet."""
         self._last_record: bytes | None = None
         """The log's last record at the start, until it is loaded."""
-        self._has_read = False
-        """Whether only the append of what is missing is left to do."""
         self._unconfirmed: tuple[int, int, int] | None = None
         """The last offsets to commit, of half queue and op queue, and the end of the log then."""
         self._loading = asyncio.Lock()
@@ -139,12 +138,10 @@ class HalfQueue:
         self.on_read: Callable[[str, int, int, int], object] | None = None
         """Called with topic, queue, number and size of the messages of each read of a queue."""
         self.term = 0
-        """Counts how often this broker became a slave: then what was read counts no more."""
+        """Counts how often what was read was forgotten, because the role has changed."""
+        self._state = TABLE.first
         self.is_loaded = False
-        """Whether it is known which half messages are decided, and stored."""
-        self.is_taking_over = False
-        """Whether this broker is about to become the master: until the log is confirmed, nothing is
-        read or appended."""
+        """Whether decisions are stored: the state is `State.LOADED`. Each decision reads it."""
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -153,10 +150,25 @@ class HalfQueue:
 
         From now on nothing is stored, also by requests and rounds that have begun.
         """
-        self.is_loaded = self._has_read = self.is_taking_over = False
-        self._last_record = None
-        self._unconfirmed = None
-        self.term += 1
+        self._happened(Event.UNLOADED)
+
+    def elected(self) -> None:
+        """Read and append nothing until `confirmed`: this broker is about to become the master."""
+        self._happened(Event.ELECTED)
+
+    def confirmed(self) -> None:
+        """Let `load` read again: the other replicas have the log of this new master."""
+        self._happened(Event.CONFIRMED)
+
+    def _happened(self, event: Event) -> Action | None:
+        """Take the next state; return the action, which is done already if it needs no wait."""
+        row = TABLE.row(self._state, event)
+        self._state = row.after
+        self.is_loaded = row.after is State.LOADED
+        if row.action is Action.FORGET:
+            self._last_record = self._unconfirmed = None
+            self.term += 1
+        return row.action
 
     def note_log_end(self) -> None:
         """Note the log's last record, before a slave that becomes the master appends others."""
@@ -181,11 +193,10 @@ class HalfQueue:
             StoreError, ResponseError: the disk cannot read, or is full; the next call tries again.
         """
         async with self._loading:  # a job and a change of the role may call it at the same time
-            return self.is_loaded or await self._load(reads_only)
+            action = self._happened(Event.LOAD)
+            return self.is_loaded if action is None else await self._load(action, reads_only)
 
-    async def _load(self, reads_only: bool) -> bool:
-        if self.is_taking_over:
-            return False
+    async def _load(self, action: Action | None, reads_only: bool) -> bool:
         if self._store.dispatch_backlog_bytes:
             if reads_only:
                 return False
@@ -193,7 +204,7 @@ class HalfQueue:
             return False
         if self._last_record is None:
             self._last_record = self._store.last_record()
-        if not self._has_read:
+        if action is Action.READ:
             term = self.term
             try:
                 await self._read_decided(reads_only)
@@ -203,10 +214,11 @@ class HalfQueue:
                 raise
             if self.term != term:
                 return False
-            self._has_read = True
-        if not reads_only:
+            action = self._happened(Event.HAS_READ)
+        if action is Action.APPEND and not reads_only:
             self._append_missing()
-        self.is_loaded, self._last_record = True, None
+        self._happened(Event.HAS_APPENDED)
+        self._last_record = None
         return True
 
     async def _read_decided(self, reads_only: bool) -> None:

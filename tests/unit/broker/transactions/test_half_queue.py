@@ -1683,6 +1683,29 @@ async def test_two_loads_at_the_same_time_store_once_what_is_missing(world: Worl
     assert len(world.messages(HALF_TOPIC)) == 3
 
 
+async def test_what_a_slave_has_read_by_mistake_counts_no_more_once_it_is_elected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    await world.restart(loads=False)
+    get = world.store.get
+
+    def change_role(*arguments: Any, **more: Any) -> Any:
+        """The role changes while the first of two loads reads; the second one begins after it."""
+        monkeypatch.setattr(world.store, "get", get)
+        world.become_slave()
+        return get(*arguments, **more)
+
+    monkeypatch.setattr(world.store, "get", change_role)
+    assert await asyncio.gather(world.halves.load(), world.halves.load()) == [False, True]
+    world.halves.elected()
+    assert not world.halves.is_loaded
+    assert not await world.halves.load()
+    world.halves.confirmed()
+    assert await world.halves.load()
+
+
 async def test_a_commit_of_a_killed_rocketmq_without_its_op_message_is_not_repeated(
     world: World,
 ) -> None:

@@ -31,7 +31,7 @@ from cometmq.remoting import (
     TooManyCallsError,
     check,
 )
-from cometmq.remoting.server import OPENINGS_PER_ITERATION
+from cometmq.remoting.server import CLOSES_PER_ITERATION, OPENINGS_PER_ITERATION
 from cometmq.remoting.tls import client_context
 from support.frames import CommandDecoder
 from support.virtual_time import virtual
@@ -694,6 +694,38 @@ async def test_many_first_bytes_at_once_open_a_few_connections_in_each_iteration
     assert max(opened) <= OPENINGS_PER_ITERATION
     for connection in silent:
         connection.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0\1"], ids=["silent", "open"])
+async def test_many_ends_at_once_close_a_few_connections_in_each_iteration(
+    make_peer: MakePeer, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await make_peer(tls=TlsSettings())
+    server, count = peer.server, 3 * CLOSES_PER_ITERATION
+    ending = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
+    for connection in ending:
+        connection.send(sent)
+    async with asyncio.timeout(60):
+        while (server.connections if sent else server.silent) < count:
+            await asyncio.sleep(0.01)
+    closed = 0
+
+    def close(end: Callable[[], object]) -> None:
+        nonlocal closed
+        closed += 1
+        end()
+
+    monkeypatch.setattr(server._ended, "_act", close)
+    for connection in ending:
+        connection.close()
+    counts = [0]
+    async with asyncio.timeout(60):
+        while counts[-1] < count or server.connections:
+            await asyncio.sleep(0)
+            counts.append(closed)
+
+    in_iterations = [after - before for before, after in itertools.pairwise(counts)]
+    assert (closed, max(in_iterations) <= CLOSES_PER_ITERATION) == (count, True)
 
 
 async def test_closed_connections_leave_nothing_to_the_garbage_collector() -> None:

@@ -21,6 +21,7 @@ from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.inflight import Inflight, ResponseReader, ResponseReceiver
+from cometmq.remoting.paced_queue import PacedQueue
 from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Guard, Request, RequestHandler, Response
 from cometmq.remoting.slow_requests import begin_request
@@ -95,6 +96,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._closed = loop.create_future()
         self.transport_bytes_max = settings.write_buffer_bytes_max
         """How much the transport takes before the peer has to read."""
+        self.ended: PacedQueue[Callable[[], object]] | None = None
+        """Ends connections whose peers send no more, a few in each iteration of the event loop;
+        None: each at once."""
         self.peer: tuple[str, int] = ("", 0)
         self.language: str | None = None
         self.version = 0
@@ -138,8 +142,11 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Close this side too: the peer sends no more."""
-        self.end()
-        return bool(self._unsent)  # true: the transport stays open to write it
+        if self.ended is None or self._secured_s:  # TLS closes in any case
+            self.end()
+            return bool(self._unsent)  # true: the transport stays open to write it
+        self.ended.add([self.end])
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the calls in flight: the connection is gone."""

@@ -15,8 +15,7 @@ import itertools
 import logging
 import socket
 import ssl
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cometmq.model.address import host_and_port
@@ -26,6 +25,7 @@ from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.listener import Listener
+from cometmq.remoting.paced_queue import PacedQueue
 from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
@@ -46,7 +46,8 @@ OPENINGS_PER_ITERATION = 2
 """Connections that one iteration of the event loop opens: others are served in between. Many that
 were accepted earlier may send their first bytes together."""
 CLOSES_PER_ITERATION = 32
-"""Connections that one iteration of the event loop closes because they are idle."""
+"""Connections that one iteration of the event loop closes because they are idle, or because their
+peers have ended them."""
 HANDSHAKE_S = 30.0
 ABORT_S = 0.2
 
@@ -96,8 +97,11 @@ class RemotingServer:
         """Accepted connections without a first byte, and the time of their accept, in its order."""
         self._arriving: dict[socket.socket, None] = {}
         """Connections with a first byte that are not open yet."""
-        self._to_open: deque[tuple[socket.socket, bool]] = deque()
+        self._to_open = PacedQueue(self._begin_opening, OPENINGS_PER_ITERATION)
         """Arriving connections whose opening has not begun, and whether each speaks TLS."""
+        self._idle_ones = PacedQueue(self._close_if_idle, CLOSES_PER_ITERATION)
+        self._ended = PacedQueue[Callable[[], object]](lambda end: end(), CLOSES_PER_ITERATION)
+        """Each ends a connection whose peer sends no more."""
         self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO
@@ -187,10 +191,12 @@ class RemotingServer:
             self._idle.cancel()
         while self._silent:
             self._drop_silent(next(iter(self._silent)))
-        while self._to_open:
-            accepted, _ = self._to_open.popleft()
+        while self._to_open.waiting:
+            accepted, _ = self._to_open.waiting.popleft()
             del self._arriving[accepted]
             accepted.close()
+        while self._ended.waiting:
+            self._ended.waiting.popleft()()
         for arriving in self._arriving:
             with contextlib.suppress(OSError):
                 arriving.shutdown(socket.SHUT_RDWR)
@@ -219,7 +225,7 @@ class RemotingServer:
             self._refuse(accepted, f"{limit} are open (connectionsMax)")
             return
         if self._tls.mode == "disabled":
-            self._begin_opening(accepted, None)
+            self._arrived(accepted, None)
         else:
             self._await_first_byte(accepted)
 
@@ -251,11 +257,11 @@ class RemotingServer:
         except OSError:
             first = b""
         if not first:
-            accepted.close()
+            self._ended.add([accepted.close])
         elif first[0] != HANDSHAKE_BYTE and self._tls.mode == "enforcing":
             self._refuse(accepted, "plain connection met, TLS is required")
         else:
-            self._begin_opening(accepted, first[0])
+            self._arrived(accepted, first[0])
         return True
 
     def _drop_silent(self, accepted: socket.socket) -> None:
@@ -267,19 +273,12 @@ class RemotingServer:
         accepted.close()
         self._problems.add("refused a connection server=%s: %s", self._name, reason)
 
-    def _begin_opening(self, accepted: socket.socket, first: int | None) -> None:
+    def _arrived(self, accepted: socket.socket, first: int | None) -> None:
         self._arriving[accepted] = None
-        self._to_open.append((accepted, first == HANDSHAKE_BYTE))
-        if len(self._to_open) == 1:
-            asyncio.get_running_loop().call_soon(self._open_some)
+        self._to_open.add([(accepted, first == HANDSHAKE_BYTE)])
 
-    def _open_some(self) -> None:
-        """Begin some openings, and those that are left in the next iteration of the event loop."""
-        for _ in range(min(OPENINGS_PER_ITERATION, len(self._to_open))):
-            accepted, is_tls = self._to_open.popleft()
-            self._supervisor.spawn(self._open(accepted, is_tls), "open")
-        if self._to_open:
-            asyncio.get_running_loop().call_soon(self._open_some)
+    def _begin_opening(self, arriving: tuple[socket.socket, bool]) -> None:
+        self._supervisor.spawn(self._open(*arriving), "open")
 
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:
@@ -317,6 +316,7 @@ class RemotingServer:
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.transport_bytes_max = UNREAD_BYTES_MIN
+        connection.ended = self._ended
         connection.warn = self._problems.add
         if self._knows is not None:
             connection.may_be_large = self._may_be_large
@@ -343,27 +343,26 @@ class RemotingServer:
         self._idle_closed.settle()
         if self._slow is not None:
             self._slow.settle()
-        oldest = asyncio.get_running_loop().time() - self._settings.idle_s
-        self._close_some(self._idle_since(oldest), oldest)
+        if not self._idle_ones.waiting:  # from the last check
+            self._idle_ones.add(self._idle_since(self._idle_before_s()))
 
-    def _idle_since(self, oldest: float) -> list[socket.socket | Connection]:
-        silent = itertools.takewhile(lambda one: self._silent[one] < oldest, self._silent)
-        return [*silent, *(one for one in self._connections if one.last_active_s < oldest)]
+    def _idle_before_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._settings.idle_s
 
-    def _close_some(self, idle: list[socket.socket | Connection], oldest: float) -> None:
-        """Close idle connections, some in each iteration of the event loop."""
-        for one in idle[:CLOSES_PER_ITERATION]:
-            if isinstance(one, socket.socket):
-                if one in self._silent:
-                    self._drop_silent(one)
-                    self._problems.add(
-                        "refused a connection server=%s: nothing received in time", self._name
-                    )
-            elif one.last_active_s < oldest and not one.is_paused:
-                if one.closed:  # since the last check, and the peer does not take the rest
-                    one.abort()
-                    continue
-                self._idle_closed.add("closed an idle connection peer=%s", one.peer_text)
-                one.close()
-        if rest := idle[CLOSES_PER_ITERATION:]:
-            asyncio.get_running_loop().call_soon(self._close_some, rest, oldest)
+    def _idle_since(self, oldest: float) -> Iterator[socket.socket | Connection]:
+        yield from itertools.takewhile(lambda one: self._silent[one] < oldest, self._silent)
+        yield from (one for one in self._connections if one.last_active_s < oldest)
+
+    def _close_if_idle(self, one: socket.socket | Connection) -> None:
+        if isinstance(one, socket.socket):
+            if one in self._silent:
+                self._drop_silent(one)
+                self._problems.add(
+                    "refused a connection server=%s: nothing received in time", self._name
+                )
+        elif one.last_active_s < self._idle_before_s() and not one.is_paused:
+            if one.closed:  # since the last check, and the peer does not take the rest
+                one.abort()
+                return
+            self._idle_closed.add("closed an idle connection peer=%s", one.peer_text)
+            one.close()

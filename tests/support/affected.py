@@ -18,7 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("docs/", "examples/", "benchmarks/results/", "README.md", "CONTRIBUTING.md")
 PAGE_TESTS = ("tests/unit/docs/test_pages.py", "tests/unit/docs/test_guarantees.py")
-PROJECT_TESTS = ("tests/unit/test_layout.py", "tests/unit/test_build_ext.py", "tests/unit/support")
+PROJECT_TESTS = (
+    "tests/unit/test_layout.py",
+    "tests/unit/test_build_ext.py",
+    "tests/unit/support",
+    "tests/unit/tools",
+)
 WORD_LETTERS_MIN = 4
 COMMON_WORDS = {"cometmq", "broker", "client", "store", "system", "model", "protocol", "config"}
 """Words in the names of many tests: they would select most of the suite."""

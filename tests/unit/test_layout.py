@@ -1,4 +1,4 @@
-"""The servers are laid out by feature: a change is made in the folder that the page names."""
+"""Layout: servers by feature, as the page says; unit tests by module; helpers by subject."""
 
 from __future__ import annotations
 
@@ -302,3 +302,54 @@ def test_the_tables_of_the_page_have_every_module_and_folder_and_no_other() -> N
         }
         for package in page
     }
+
+
+UNIT = ROOT / "tests" / "unit"
+SOURCE_FOLDERS = (SOURCES, ROOT, ROOT / "tests")
+"""Unit tests mirror one of these: the package, the programs of the project, or helpers."""
+SEVERAL = {
+    "client/test_log_calls.py": "reads every log call and error text of the client",
+    "client/test_telemetry.py": "the modules of the package telemetry follow one message together",
+    "client/test_wrong_arguments.py": "each public class and function refuses wrong types",
+    "docs/test_guarantees.py": "reads one page and the tests that it names",
+    "docs/test_pages.py": "reads every page, and the code that pages are generated from",
+    "docs/test_spark_pages.py": "reads the pages about Spark, which need its packages",
+    "protocol/test_bodies.py": "one table has the classes of all modules of the package bodies",
+    "protocol/test_headers.py": "one table has the classes of all modules of the package headers",
+    "protocol/test_message_id_time.py": "sets time zones, so Windows leaves out the whole file",
+    "spark/pipelines/test_dry_runs.py": "runs each analysis of the package pipelines",
+    "store/test_confirm.py": "log, queues and index show what replicas have confirmed",
+    "store/test_descriptors.py": "log, queues and index close what they opened",
+    "store/test_synced_reads.py": "log, queues and index show what is on disk",
+    "support/test_no_sleep.py": "reads every unit test",
+    "support/test_warning_filters.py": "tests the warning filters of pyproject.toml",
+    "system/test_platforms.py": "compares the modules of the package platforms",
+    "test_changes.py": "makes changes in a copy of the whole package",
+    "test_entry_points.py": "imports the modules that other programs load",
+    "test_layout.py": "reads the names of all modules and tests",
+}
+"""Unit tests of several modules, or of none, with the reason: all others mirror one module."""
+SEVERAL_MAX = 19
+
+
+def mirrored(test: Path) -> bool:
+    """Whether a unit test has the path of a module; the module may begin with an underscore."""
+    name = test.name.removeprefix("test_")
+    places = [folder / test.relative_to(UNIT).parent for folder in SOURCE_FOLDERS]
+    return any((place / f"{prefix}{name}").is_file() for place in places for prefix in ("", "_"))
+
+
+def test_each_unit_test_has_the_path_of_its_module_or_a_reason() -> None:
+    files = [path for path in UNIT.rglob("*.py") if path.name != "conftest.py"]
+    others = {str(path.relative_to(UNIT)) for path in files if not mirrored(path)}
+
+    assert [path for path in files if not path.name.startswith("test_")] == []
+    assert others == SEVERAL.keys()
+    assert len(SEVERAL) <= SEVERAL_MAX
+
+
+def test_a_unit_test_in_another_folder_is_noticed() -> None:
+    assert mirrored(UNIT / "broker/delay/test_delivery.py")
+    assert mirrored(UNIT / "client/test_lifecycle.py")
+    assert not mirrored(UNIT / "broker/test_delivery.py")
+    assert not mirrored(UNIT / "broker/test_delay.py")

@@ -26,6 +26,8 @@ A broker acknowledges nothing while its controllers
     have another broker set     of the same name: etcd was emptied
     name another process        with its id: the store was copied
 
+What it requests next is a state, see `elected_role_states`.
+
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
 epoch anew, and learns only from name servers where a master sends its log.
 """
@@ -45,6 +47,7 @@ from cometmq.broker.failover.controller_client import (
     ControllerClient,
     ControllerUnavailableError,
 )
+from cometmq.broker.failover.elected_role_states import TABLE, Action, Event, State
 from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
@@ -206,8 +209,7 @@ class ElectedRole:
         self._wake = asyncio.Event()
         self._address = ""
         self._id = identity.broker_id()
-        self._is_registered = False
-        self._is_stopped = False
+        self._state = TABLE.first
         self._epoch = NO_EPOCH
         """The epoch of the role; `NO_EPOCH` before the first decision."""
         self._known = (NO_EPOCH, 0)
@@ -233,8 +235,8 @@ class ElectedRole:
         """When heartbeats were last sent, or would have been, in seconds since the boot."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
-        self._loss_reported_s: float | None = None
-        """When this broker last reported itself as lost; None if it has registered since."""
+        self._loss_reported_s = 0.0
+        """When this broker last reported itself as lost."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
         replication.acknowledgements.is_cut_off = self._is_cut_off
@@ -261,10 +263,16 @@ class ElectedRole:
 
     async def stop(self) -> None:
         """Leave the controllers, which then elect another master if this broker was it."""
-        self._is_stopped = True
+        self._happened(Event.STOP)
         await self._tasks.cancel()
         await self._gap.close()
         await self._controllers.close()
+
+    def _happened(self, event: Event) -> Action | None:
+        """Take the next state, and return what is to be done."""
+        row = TABLE.row(self._state, event)
+        self._state = row.after
+        return row.action
 
     def notified(self) -> None:
         """Request the decision soon: the master may be another one."""
@@ -311,13 +319,16 @@ class ElectedRole:
                 is_new_store=self._store.was_missing,
             )
             self._stopped_cleanly = process.stopped_cleanly
-        if self._store.failure is not None:
-            await self._step_down(self._store.failure)
+        self._note_failure()
+        action = self._happened(Event.ROUND)
+        if action is Action.STEP_DOWN:
+            await self._step_down(self._store.failure or "")
             return
         # What is known before a request is in etcd: a response with less shows that etcd was
         # restored.
         known = max(self._known, (max(self._epoch, self._epochs.last), 0))
-        decision = await (self._request_decision() if self._is_registered else self._register())
+        registers = action is Action.REGISTER
+        decision = await (self._register() if registers else self._request_decision())
         if decision.master_id is None:
             if decision.epoch != NO_EPOCH:
                 await self._check_epochs(decision, known)
@@ -385,7 +396,7 @@ class ElectedRole:
         own = self._process.incarnation
         if decision.master_address == self._address and decision.master_incarnation in ("", own):
             return
-        self._is_registered = False
+        self._happened(Event.MUST_REGISTER)
         self._stop_following()
         raise self._fence(
             f"the controllers name another process with the id {self._id} of this broker: met"
@@ -457,6 +468,10 @@ class ElectedRole:
         log.info("this broker is the master controller_id=%d epoch=%d", self._id, decision.epoch)
         self._role.change(SYNC_MASTER, MASTER_ID)
 
+    def _note_failure(self) -> None:
+        if self._store.failure is not None:
+            self._happened(Event.STORE_FAILED)
+
     async def _step_down(self, failure: str) -> None:
         """Let the controllers elect another master: the store takes nothing until a restart.
 
@@ -469,7 +484,7 @@ class ElectedRole:
         is_chosen = decision.master_id == self._id
         if decision.epoch > self._epoch and not is_chosen:
             self._be_slave(decision)
-        if (is_chosen or self._loss_reported_s is None) and await self._report_loss():
+        if (is_chosen or self._state is State.FAILED) and await self._report_loss():
             log.warning("cannot be a master until a restart, the store has failed: %s", failure)
         if is_chosen:  # nothing notifies a broker that is lost
             await asyncio.sleep(RETRY_S)
@@ -485,8 +500,8 @@ class ElectedRole:
             CometError: the controllers do not respond, or refuse.
         """
         now_s = asyncio.get_running_loop().time()
-        reported_s = self._loss_reported_s
-        if reported_s is not None and now_s - reported_s < REPORT_LOSS_INTERVAL_S:
+        has_reported = self._state in (State.LOST, State.FAILED_LOST)
+        if has_reported and now_s - self._loss_reported_s < REPORT_LOSS_INTERVAL_S:
             return False
         await self._controllers.report_loss(
             msgspec.structs.replace(
@@ -494,12 +509,13 @@ class ElectedRole:
             )
         )
         self._loss_reported_s = now_s
+        self._happened(Event.HAS_REPORTED_LOSS)
         return True
 
     async def _wait_for_newer_epoch(self, epoch: int, problem: EpochError) -> None:
         """Report the loss until the controllers have a newer epoch, or no master."""
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
-        self._is_registered = False
+        self._happened(Event.MUST_REGISTER)
         while True:
             decision = await self._request_decision()
             if decision.epoch != epoch or decision.master_id is None:
@@ -617,10 +633,11 @@ class ElectedRole:
                 self._stood_still_s = loop.time()
                 self.notified()
             self._ran_s = self._clock.since_boot()
-            if self._store.failure is not None:  # others would be elected only without heartbeats
-                if self._loss_reported_s is None:
-                    self.notified()
-            elif self._is_registered:
+            self._note_failure()
+            action = self._happened(Event.HEARTBEAT)
+            if action is Action.BEGIN_ROUND:
+                self.notified()
+            elif action is Action.SEND:
                 self._controllers.heartbeat_all(self._heartbeat())
             await asyncio.sleep(self._settings().broker_heartbeat_interval_ms / 1000)
 
@@ -675,7 +692,7 @@ class ElectedRole:
         self._names.registered(found.set_id or "")
         self.replication.set_id = self._process.set_id
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
-        self._is_registered, self._loss_reported_s = True, None
+        self._happened(Event.HAS_REGISTERED)
         return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
 
     async def _obtain_id(self) -> int:
@@ -734,7 +751,7 @@ class ElectedRole:
             ),
         )
         if response.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
-            self._is_registered = False
+            self._happened(Event.MUST_REGISTER)
         found = response.header(ControllerGetReplicaInfoResponse)
         self._check_set(found.set_id)
         check(response)
@@ -762,7 +779,7 @@ class ElectedRole:
             ),
         )
         if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
-            self._is_registered = False
+            self._happened(Event.MUST_REGISTER)
         self._check_set(response.header(ControllerElectMasterResponse).set_id)
         if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             check(response)
@@ -782,9 +799,10 @@ class ElectedRole:
         """
         in_sync = self.replication.in_sync
         assert in_sync is not None
-        if self._is_stopped:
-            return
-        self._tasks.spawn(self._alter(in_sync, in_sync.in_sync_epoch, members), "alter-in-sync-set")
+        if self._happened(Event.SET_CHANGES) is Action.CHANGE_SET:
+            self._tasks.spawn(
+                self._alter(in_sync, in_sync.in_sync_epoch, members), "alter-in-sync-set"
+            )
 
     def _set_request(
         self,

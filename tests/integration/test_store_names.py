@@ -13,7 +13,8 @@ import pytest
 from cometmq.broker.app import Broker
 from cometmq.controller.active import ControllerEntry
 from cometmq.controller.app import Controller
-from cometmq.controller.broker_set import REPLACED, UNVERIFIED, VERIFIED, BrokerSet
+from cometmq.controller.broker_log_states import State as LogState
+from cometmq.controller.broker_set import BrokerSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import CleanBrokerDataRequest
 from support.elected_pairs import (
@@ -25,6 +26,8 @@ from support.elected_pairs import (
     running_elected_pairs,
 )
 from support.pairs import LIMIT_S, until
+
+VERIFIED, UNVERIFIED, REPLACED = LogState
 
 ALL = {"allAckInSyncStateSet": "true"}
 

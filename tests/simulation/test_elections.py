@@ -13,7 +13,7 @@ from cometmq.broker.failover.epochs.in_sync import InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochReplication
 from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.controller import broker_set
-from cometmq.controller.broker_set import VERIFIED
+from cometmq.controller.broker_log_states import Event as LogEvent
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
 from support.tiers import rounds
@@ -73,9 +73,9 @@ def confirm_all(self: EpochReplication) -> None:
     self._store.confirm(CONFIRMS_ALL)
 
 
-def trust_all(_before: object, _names: object, *, is_known: bool) -> str:
+def trust_all(_names: object, *, is_known: bool) -> LogEvent:
     """Take every log that returns for the one that was there."""
-    return VERIFIED
+    return LogEvent.STARTED
 
 
 def wait_on(self: EpochAcknowledgements) -> None:
@@ -87,8 +87,8 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "confirms what members lack": (EpochReplication, "_confirm", confirm_all),
     "acknowledges as an old master": (EpochAcknowledgements, "end_all", wait_on),
     "forgets requests without a response": (InSyncSet, "unanswered", InSyncSet.refused),
-    "elects a log that lost its end": (broker_set, "_log_state", trust_all),
-    "elects a store that was put back": (broker_set, "_log_state", trust_all),
+    "elects a log that lost its end": (broker_set, "_start_event", trust_all),
+    "elects a store that was put back": (broker_set, "_start_event", trust_all),
 }
 """What is replaced, and by what."""
 PLANTED_KINDS = {

@@ -25,7 +25,8 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client._connection import instance
-from cometmq.controller.broker_set import REPLACED, VERIFIED, BrokerSet, Epochs
+from cometmq.controller.broker_log_states import State as LogState
+from cometmq.controller.broker_set import BrokerSet, Epochs
 from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.controller import CleanBrokerDataRequest, ControllerElectMasterRequest
@@ -222,7 +223,7 @@ class World:
                 and replica is not None
                 and names.broker_id in known.in_sync
                 and replica.incarnation == names.incarnation
-                and replica.log_state == VERIFIED
+                and replica.log_state is LogState.VERIFIED
             ):
                 found.append(machine)
         return found
@@ -266,7 +267,7 @@ class World:
         if known is None or known.master_id is not None:
             return
         states = [known.replicas[number].log_state for number in known.in_sync]
-        if REPLACED in states or not self.layout.has_power_cuts:
+        if LogState.REPLACED in states or not self.layout.has_power_cuts:
             for machine in self.controllers:
                 assert machine.configuration is not None
                 machine.configuration.set({"enableElectUncleanMaster": "true"})

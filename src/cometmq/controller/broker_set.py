@@ -2,6 +2,7 @@
 
 Every function takes the state of a broker set and returns the next one; it changes nothing and
 waits for nothing. `BrokerSetTable` reads and writes the state in one compare-and-set.
+`broker_log_states` has the states of each log.
 
 A member of the in-sync set is elected if its log is *verified*: no process before stopped
 uncleanly, and the store is the one that the controller knows. If no such member lives, and all
@@ -18,26 +19,18 @@ Source: ReplicasInfoManager and DefaultElectPolicy, RocketMQ 5.3, which knows no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal
 
 import msgspec
 
+from cometmq.controller.broker_log_states import TABLE as LOG_STATES
+from cometmq.controller.broker_log_states import Event as LogEvent
+from cometmq.controller.broker_log_states import State as LogState
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 
 NO_ID = -1
 """The id of an election that the controller begins by itself."""
 UNKNOWN = "Broker metadata is not existed"
-VERIFIED: Final = "verified"
-UNVERIFIED: Final = "unverified"
-REPLACED: Final = "replaced"
-LogState = Literal["verified", "unverified", "replaced"]
-"""The state of a broker's log, as far as it is known.
-
-    verified      it has what this broker had reported
-    unverified    the process before did not stop cleanly: the end of its log may be lost
-    replaced      the store is not the one that the controller knows: a copy, a backup, another disk
-"""
 Epochs = tuple[int, int]
 """The master epoch, and the epoch of the in-sync set."""
 
@@ -52,7 +45,7 @@ class Replica(msgspec.Struct, frozen=True):
     """The store to which the id belongs; empty for RocketMQ's."""
     incarnation: str = ""
     """The process that holds the id; empty for RocketMQ's."""
-    log_state: LogState = VERIFIED
+    log_state: LogState = LOG_STATES.first
 
 
 class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +237,11 @@ def register(
     if names is None:
         if replica.incarnation and replica.address != address and is_alive(before, id_):
             raise _held(id_, replica, "none")
-        replica = Replica(address=address, check_code=replica.check_code)
+        replica = Replica(
+            address=address,
+            check_code=replica.check_code,
+            log_state=LOG_STATES.row(replica.log_state, LogEvent.STARTED_UNNAMED).after,
+        )
     elif names.incarnation == replica.incarnation:
         replica = msgspec.structs.replace(replica, address=address)
     else:
@@ -253,12 +250,13 @@ def register(
         can_replace = is_first or (is_restart and replica.address == address)
         if not can_replace and is_alive(before, id_):
             raise _held(id_, replica, names.incarnation)
+        event = _start_event(names, is_known=is_first or is_restart)
         replica = Replica(
             address=address,
             check_code=replica.check_code,
             store_id=names.store_id,
             incarnation=names.incarnation,
-            log_state=_log_state(replica, names, is_known=is_first or is_restart),
+            log_state=LOG_STATES.row(replica.log_state, event).after,
         )
     after = before
     if replica != holder:
@@ -277,11 +275,10 @@ def _held(id_: int, holder: Replica, incarnation: str) -> ResponseError:
     )
 
 
-def _log_state(replica: Replica, names: Names, *, is_known: bool) -> LogState:
-    """Return what is known of the log of a broker that was started."""
-    if not is_known or replica.log_state == REPLACED:
-        return REPLACED
-    return VERIFIED if names.stopped_cleanly and replica.log_state == VERIFIED else UNVERIFIED
+def _start_event(names: Names, *, is_known: bool) -> LogEvent:
+    if not is_known:
+        return LogEvent.STARTED_ELSEWHERE
+    return LogEvent.STARTED if names.stopped_cleanly else LogEvent.STARTED_AFTER_KILL
 
 
 def alter_in_sync(
@@ -384,19 +381,21 @@ def alter_in_sync(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"{refusal} the newSyncStateSet {list(new)} doesn't contain the master {{{master_id}}}",
         )
-    verified = [id_ for id_ in new if id_ in compared or id_ not in before.in_sync]
+    compares = [id_ for id_ in new if id_ in compared or id_ not in before.in_sync]
     return msgspec.structs.replace(
         before,
-        replicas=_with_verified(before, *verified),
+        replicas=_with_log_event(before, LogEvent.COMPARED, *compares),
         in_sync=new,
         in_sync_epoch=max(before.in_sync_epoch, known_epoch) + 1,
         in_sync_before=before.in_sync_before if is_in_force else (),
     )
 
 
-def _with_verified(before: BrokerSet, *ids: int) -> dict[int, Replica]:
+def _with_log_event(before: BrokerSet, event: LogEvent, *ids: int) -> dict[int, Replica]:
     return {
-        id_: msgspec.structs.replace(one, log_state=VERIFIED) if id_ in ids else one
+        id_: msgspec.structs.replace(one, log_state=LOG_STATES.row(one.log_state, event).after)
+        if id_ in ids
+        else one
         for id_, one in before.replicas.items()
     }
 
@@ -492,7 +491,10 @@ def _living_master(before: BrokerSet, known: Mapping[int, Candidate]) -> int | N
 
 def _is_able(replica: Replica, candidate: Candidate) -> bool:
     """Return whether a member may be elected without a comparison."""
-    return replica.log_state == VERIFIED and max(candidate.max_offset, 0) >= candidate.needed_to
+    return (
+        replica.log_state is LogState.VERIFIED
+        and max(candidate.max_offset, 0) >= candidate.needed_to
+    )
 
 
 def _members(before: BrokerSet, known: Mapping[int, Candidate]) -> Collection[int]:
@@ -505,7 +507,7 @@ def _members(before: BrokerSet, known: Mapping[int, Candidate]) -> Collection[in
     for id_ in before.in_sync:
         replica = before.replicas[id_]
         is_later = replica.incarnation != before.master_incarnation
-        is_known = id_ in known and is_later and replica.log_state != REPLACED
+        is_known = id_ in known and is_later and replica.log_state is not LogState.REPLACED
         if not is_known or known[id_].epoch >= before.elected_epoch:
             return before.in_sync
     return {*before.in_sync, *before.in_sync_before}
@@ -529,7 +531,7 @@ def _compared(
     if lost:
         texts = [f"{id_} at {before.replicas[id_].address}" for id_ in sorted(lost)]
         return {}, f"no verified member is alive; waits for the brokers {', '.join(texts)}"
-    if replaced := [id_ for id_ in compared if before.replicas[id_].log_state == REPLACED]:
+    if replaced := [id_ for id_ in compared if before.replicas[id_].log_state is LogState.REPLACED]:
         return {}, (
             f"no verified member is alive, and the stores of the brokers {sorted(replaced)} were"
             " replaced; waits for another member, or for enableElectUncleanMaster"
@@ -580,7 +582,7 @@ def _with_master(
     epoch = max(before.master_epoch, heard.epochs[0]) + 1
     after = msgspec.structs.replace(
         before,
-        replicas=_with_verified(before, id_),
+        replicas=_with_log_event(before, LogEvent.ELECTED, id_),
         master_id=id_,
         master_epoch=epoch,
         master_incarnation=before.replicas[id_].incarnation,

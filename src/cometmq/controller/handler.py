@@ -15,9 +15,9 @@ from typing import Final
 
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, StatedNeeds
 from cometmq.controller.active import ActiveController
+from cometmq.controller.broker_log_states import State as LogState
 from cometmq.controller.broker_set import (
     UNKNOWN,
-    VERIFIED,
     BrokerSet,
     Heard,
     Names,
@@ -65,6 +65,7 @@ from cometmq.remoting import Request, RequestHandler, Response
 
 NAMES_MAX = 1000
 """Broker sets in one request for their state."""
+_VERIFIED: Final = LogState.VERIFIED
 _NAME_CHARS: Final = 32
 _INCARNATIONS_MAX: Final = 64
 """Earlier incarnations, and members with theirs, in one request."""
@@ -349,7 +350,7 @@ class ControllerHandler:
                 broker_id=id_,
                 broker_address=replica.address,
                 alive=self._live.is_holder_alive(known, id_),
-                log_state=None if replica.log_state == VERIFIED else replica.log_state,
+                log_state=None if replica.log_state is _VERIFIED else replica.log_state.value,
             )
             for id_, replica in sorted(known.replicas.items())
         }

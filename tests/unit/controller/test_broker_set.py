@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from cometmq.controller.broker_log_states import State as LogState
 from cometmq.controller.broker_set import (
-    REPLACED,
-    UNVERIFIED,
-    VERIFIED,
     BrokerSet,
     Candidate,
     Heard,
@@ -22,6 +20,8 @@ from cometmq.controller.broker_set import (
 )
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
+
+VERIFIED, UNVERIFIED, REPLACED = LogState
 
 
 def three(**changes: object) -> BrokerSet:
@@ -232,7 +232,7 @@ def test_cleaning_a_member_fences_the_view_of_the_master() -> None:
 # --- sets, stores and processes -------------------------------------------------------------------
 
 
-def named(**states: str) -> BrokerSet:
+def named(**states: LogState) -> BrokerSet:
     """The same set with names: process ``pN`` of store ``sN`` holds the id N."""
     replicas = {
         id_: Replica(
@@ -280,7 +280,7 @@ def registered(
     ],
 )
 def test_an_id_has_one_living_holder(
-    names: Names | None, address: str, alive: bool, state: str | None
+    names: Names | None, address: str, alive: bool, state: LogState | None
 ) -> None:
     if state is not None:
         found = registered(named(), 2, names, address=address, alive=alive)
@@ -301,7 +301,7 @@ def test_an_id_has_one_living_holder(
     ],
 )
 def test_a_log_that_is_not_verified_stays_so_over_a_restart(
-    state: str, clean: bool, after: str
+    state: LogState, clean: bool, after: LogState
 ) -> None:
     assert registered(named(r2=state), 2, restart(2, clean=clean)).log_state == after
 
@@ -458,7 +458,7 @@ def test_the_members_before_count_until_the_elected_broker_has_changed_its_set()
     assert left.in_sync_before == (1, 3)
 
 
-def elected_and_lost(**states: str) -> BrokerSet:
+def elected_and_lost(**states: LogState) -> BrokerSet:
     """Broker 1 is lost and 2 elected, in epoch 5; that process is lost as well."""
     after = elect(named(**states), ends(r2=9, r3=9)).after
     return elect(after, ends(r3=9)).after

@@ -1,5 +1,7 @@
 """Rebalances a group: allocates the queues of topics to this member, and notifies its listener.
 
+`rebalancer_states` has the states of each topic.
+
 Source: RebalanceImpl, RebalanceService and MessageQueueListener, RocketMQ 5.3.
 """
 
@@ -14,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientCore, MemberList
 from cometmq.client._connection.routes import Route
+from cometmq.client._consuming.rebalancer_states import TABLE, Action, Event, State
 from cometmq.client._supervision import (
     JITTER,
     LOOP_BACK_OFF_S_MAX,
@@ -438,11 +441,8 @@ class Rebalancer:
         )
         self._started = False
         self._round = asyncio.Lock()
-        self._known: set[str] = set()
-        self._assigned: set[str] = set()
-        """Topics whose queues the owner had after the last round."""
-        self._waiting: set[str] = set()
-        """Topics with queues that the last round could not assign."""
+        self._states: dict[str, State] = {}
+        """The state of each topic that is not new."""
         self._missing: Counter[str] = Counter()
         """How often each topic without a route was looked up."""
         self._round_ended = asyncio.Event()
@@ -464,9 +464,17 @@ class Rebalancer:
 
     async def until_assigned(self, topics: Callable[[], Collection[str]]) -> None:
         """Wait until the owner has its queues of all these topics."""
-        while not self._assigned.issuperset(topics()):
+        while any(self._states.get(topic) is not State.BALANCED for topic in topics()):
             self._round_ended.clear()
             await self._round_ended.wait()
+
+    def _happened(self, topic: str, event: Event) -> Action | None:
+        """Take the next state of a topic, and return what is to be done."""
+        row = TABLE.row(self._states.get(topic, TABLE.first), event)
+        self._states[topic] = row.after
+        if row.after is TABLE.first:
+            del self._states[topic]
+        return row.action
 
     def failures(self) -> list[str]:
         """Return why queues are not allocated or assigned now, each with its topic or queue."""
@@ -501,7 +509,7 @@ class Rebalancer:
             balanced = True
             for topic in topics:
                 balanced &= await self._try(self.balance, topic)
-            for topic in sorted(self._known.difference(topics)):
+            for topic in sorted(self._states.keys() - topics):
                 balanced &= await self._try(self._unsubscribe, topic)
             self._round_ended.set()
             return balanced
@@ -547,12 +555,8 @@ class Rebalancer:
         mine = await self._allocate(topic, queues)
         if mine is None:
             return False
-        self._known.add(topic)
-        self._assigned.discard(topic)
-        balanced = await self._apply(topic, queues, set(mine))
-        if balanced:
-            self._assigned.add(topic)
-        return balanced
+        self._happened(topic, Event.ALLOCATE)
+        return await self._apply(topic, queues, set(mine))
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: set[MessageQueue]) -> bool:
         before = set(self._owner.assigned(topic))
@@ -570,35 +574,26 @@ class Rebalancer:
             )
             await self._owner.rebalanced(topic, queues, sorted(mine))
         have = set(self._owner.assigned(topic))
-        self._log_wait(topic, len(mine - have))
-        return have == mine
-
-    def _log_wait(self, topic: str, queues: int) -> None:
-        """Log once, when rounds cannot assign queues for the first time.
-
-        After an ordered member has crashed, others wait up to a minute until its locks expire.
-        """
-        if not queues:
-            self._waiting.discard(topic)
-        elif topic not in self._waiting:
-            self._waiting.add(topic)
+        lacking = mine - have
+        event = Event.LACKS_SOME if lacking else Event.HAS_MORE if have - mine else Event.HAS_ALL
+        if self._happened(topic, event) is Action.LOG_WAIT:
+            # After an ordered member has crashed, that is up to a minute: until its locks expire.
             log.info(
                 "queues are not free yet, retrying topic=%s group=%s queues=%d",
                 topic,
                 self._group,
-                queues,
+                len(lacking),
             )
+        return event is Event.HAS_ALL
 
     async def _unsubscribe(self, topic: str) -> bool:
         """Revoke the queues of a topic that is not subscribed any more."""
         await self._move_all(self._owner.assigned(topic), self._owner.revoke)
         if self._owner.assigned(topic):
             return False
-        self._on_topic(topic, None)
-        self._known.discard(topic)
-        self._assigned.discard(topic)
-        self._waiting.discard(topic)
-        await self._owner.rebalanced(topic, [], [])
+        if self._happened(topic, Event.UNSUBSCRIBED) is Action.FORGET:
+            self._on_topic(topic, None)
+            await self._owner.rebalanced(topic, [], [])
         return True
 
     async def _move_all(

@@ -423,7 +423,7 @@ class StoredTable:
         values.update(new)
 
     async def _make_in_slices(self, changes: list[Change], values: Values, slices: Slices) -> None:
-        """Do the same in slices; what is stored does not change meanwhile."""
+        """Apply changes as `_make`, but in slices; what is stored does not change meanwhile."""
         new: Values = {}
         async for change in slices.each(changes):
             self._make_one(change, values, new)

@@ -197,7 +197,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def warn_of_stores_left(root: Path, processes: int) -> None:
-    """Warn of stores in ``root`` that none of so many brokers opens; 0 is a single broker."""
+    """Warn of stores in ``root`` that none of ``processes`` brokers opens; 0 is a single broker."""
     matches = [_FOLDER.fullmatch(path.parent.name) for path in root.glob("broker-*/commitlog")]
     left = sorted(int(match[1]) for match in matches if match and int(match[1]) >= processes)
     if left:

@@ -131,7 +131,7 @@ class OffsetTable:
 
 
 RENEW_AFTER = 12
-"""An offset that does not move is written out again every so many times: a broker may lose it."""
+"""Every how many times an offset that does not move is written again: a broker may lose it."""
 
 
 class RemoteOffsetStore:

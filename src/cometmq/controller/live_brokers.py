@@ -166,7 +166,7 @@ class LiveBrokers:
         return dict(self._heard.get(name, {}))
 
     def all_heard(self) -> dict[str, dict[str, Heard]]:
-        """Return the same for all names."""
+        """Return the largest numbers that are known of each name, by the id of the set."""
         return {name: dict(sets) for name, sets in self._heard.items()}
 
     def lost_confirmed(self, elected: BrokerSet, log_end: int) -> None:

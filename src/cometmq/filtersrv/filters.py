@@ -72,7 +72,7 @@ class Filters:
         return found.worker
 
     async def put(self, client: Wire, topic: str, group: str, source: Source) -> None:
-        """Load a filter, unless the same is loaded already. Until then the earlier one is used.
+        """Load a filter, unless it is loaded already. Until then the earlier one is used.
 
         Args:
             client: the connection of the upload.

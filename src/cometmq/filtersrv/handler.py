@@ -151,7 +151,7 @@ class FilterHandler:
     async def _pull_all(
         self, header: PullMessageRequest, settings: FilterServerSettings
     ) -> Command:
-        """Return the broker's response to the same pull without a filter."""
+        """Return the broker's response to the pull, sent without a filter."""
         hold_ms = 0
         if header.sys_flag & PullSysFlag.SUSPEND:
             hold_ms = min(max(header.suspend_timeout_millis, 0), HOLD_MS_MAX)

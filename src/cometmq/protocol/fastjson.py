@@ -351,7 +351,7 @@ def parts(value: Any, *, bare_keys: bool) -> Iterator[bytes]:
 
 
 def is_long(value: Any) -> bool:
-    """Whether a value has so many values in it that it is written in several parts."""
+    """Whether a value contains too many others to be written in one part."""
     return _weight(value, SMALL_VALUES_MAX) > SMALL_VALUES_MAX
 
 
@@ -390,7 +390,7 @@ def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
 
 
 def _entries(value: Any, bare_keys: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield the entries of a map, without those that are None, or those of a list."""
+    """Yield the entries of a list, or the entries of a map that are not None."""
     if not isinstance(value, dict):
         yield from ((None, item) for item in value)
         return

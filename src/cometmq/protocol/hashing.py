@@ -51,7 +51,7 @@ def extend_hash(hash_of_prefix: int, data: bytes) -> int:
 
 
 def extend_hash_in(hash_of_prefix: int, memory: Memory, at: int, end: int) -> int:
-    """Return the same for the text that is from ``at`` to ``end`` in a buffer."""
+    """Return the hash as `extend_hash`, for data that is from ``at`` to ``end`` in a buffer."""
     if cython.compiled:
         hashed = hash_of_prefix
         place = cython.cast(cython.p_uchar, memory + at)

@@ -103,7 +103,7 @@ def window(memory: Memory, at: int, size: int) -> Memory:
 
 
 def bytes_in(memory: Memory, at: int, size: int) -> bytes:
-    """Return a copy of so many bytes."""
+    """Return a copy of ``size`` bytes."""
     if cython.compiled:
         return cython.cast(cython.p_char, memory + at)[:size]  # type: ignore[no-any-return]
     return bytes(memory[at : at + size])
@@ -133,14 +133,14 @@ def last_of(memory: Memory, at: int, end: int, text: bytes) -> int:
 
 
 def are_same(memory: Memory, at: int, other: int, size: int) -> bool:
-    """Return whether so many bytes are the same at two positions."""
+    """Return whether ``size`` bytes are equal at two positions."""
     if cython.compiled:
         return bool(memcmp(memory + at, memory + other, size) == 0)
     return bool(memory[at : at + size] == memory[other : other + size])
 
 
 def is_ascii(memory: Memory, at: int, size: int) -> bool:
-    """Return whether so many bytes are all below 128."""
+    """Return whether ``size`` bytes are all below 128."""
     if cython.compiled:
         seen = cython.cast(cython.ulonglong, 0)
         word = cython.cast(cython.ulonglong, 0)
@@ -162,7 +162,7 @@ def is_ascii(memory: Memory, at: int, size: int) -> bool:
 
 
 def is_plain_text(memory: Any, at: int, size: int) -> bool:
-    """Return whether JSON contains so many bytes as they are: ASCII, and nothing to escape."""
+    """Return whether JSON contains ``size`` bytes as they are: ASCII, and nothing to escape."""
     if cython.compiled:
         seen = cython.cast(cython.ulonglong, 0)
         word = cython.cast(cython.ulonglong, 0)
@@ -222,7 +222,7 @@ def put_bytes(space: bytearray, position: int, data: bytes) -> int:
 
 
 def put_memory(space: bytearray, position: int, memory: Any, size: int) -> int:
-    """Write so many bytes for which there is room; return the position behind them."""
+    """Write ``size`` bytes for which there is room; return the position behind them."""
     if cython.compiled:
         place: cython.p_uchar = space
         memcpy(place + position, memory, size)

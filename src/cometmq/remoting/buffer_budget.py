@@ -117,7 +117,7 @@ class BufferBudget:
                 self._holders.move_to_end(wire)
 
     def _close_stuck(self) -> None:
-        """Close the connection that holds the same for longest, and those that do for long."""
+        """Close the connection that has held its bytes for longest, and others that do for long."""
         stuck_to_s = monotonic() - STUCK_S
         longest = nsmallest(LOOKS_MAX, self._holders.items(), key=lambda item: item[1][1])
         for at, (wire, (_, since_s)) in enumerate(longest):

@@ -57,7 +57,7 @@ class Histogram:
         self.sum = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count a value, or so many of about this value."""
+        """Count a value, or ``count`` values of about this size."""
         index = 0
         while index < self._size and value > self._bounds[index]:
             index += 1

@@ -342,7 +342,7 @@ class SuccessFormat:
     def _put_at_once(
         self, space: bytearray, start: int, texts: list[bytes], body_bytes: int
     ) -> int:
-        """Do the same as `put` in fewer steps: interpreted, with a JSON header."""
+        """Put a request as `put` does, in fewer steps: interpreted, with a JSON header."""
         if not self._percent_format:
             pieces = [piece.replace(b"%", b"%%") for piece in self._pieces]
             for at, kind in enumerate(self._kinds):

@@ -70,7 +70,7 @@ _LONG_MAX = 2**63 - 1
 _LONG_MAX_TENTH = _LONG_MAX // 10
 _GOOD, _BAD = 1, 2
 _EXACT_DIGITS = 15
-"""A double represents each integer of up to so many digits exactly."""
+"""A double represents each integer of up to this number of digits exactly."""
 _EXACT_POWER = 22
 """A double represents the powers of ten up to this one exactly."""
 _EXPONENT_MAX = 100_000

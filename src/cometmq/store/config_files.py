@@ -130,7 +130,7 @@ class JsonFile:
 
 
 def entry_text(content: Any, *, depth: int) -> str:
-    """Return ``content`` as indented JSON, for a position with so many objects around it.
+    """Return ``content`` as indented JSON, for a position inside ``depth`` objects.
 
     Members that are None are left out.
     """

@@ -651,7 +651,7 @@ class MessageStore:
     # not: other replicas may have to confirm it first.
 
     def written_facts_from(self, log_offset: int) -> Iterator[RecordFacts]:
-        """Yield the same for all that is written."""
+        """Yield the fields of each record from a log offset on, to the end of what is written."""
         return facts_from(self._log, log_offset, self._log.written_to)
 
     def written_record_at(self, log_offset: int, size_bytes: int) -> bytes | None:
@@ -1020,7 +1020,7 @@ class MessageStore:
     def clean_in_steps(
         self, now_ms: int | None = None, *, expired_at_any_hour: bool = False
     ) -> Iterator[int]:
-        """Do the same in short steps; yield how many commit-log files each has deleted."""
+        """Clean in short steps, as `clean`; yield how many commit-log files each has deleted."""
         if self._lock is None:
             return
         now_ms = self._clock.now_ms() if now_ms is None else now_ms

@@ -57,7 +57,7 @@ class ManualClock:
         return self._monotonic_ms / 1000
 
     def since_boot(self) -> float:
-        """Return the same."""
+        """Return the seconds that `advance` has moved this clock by."""
         return self.monotonic()
 
     def advance(self, ms: int) -> None:

@@ -52,7 +52,8 @@ log = logging.getLogger(__name__)
 USERS_MAX: Final = 100_000
 
 LONG_ENTRIES_MIN: Final = 100
-"""Policies with so many entries are made ready to decide by a start, not by the first request."""
+"""Policies with this number of entries or more are made ready at the start, not by the first
+request that needs them."""
 
 Entries = Iterable[tuple[PolicyType, Sequence[PolicyEntry]]]
 

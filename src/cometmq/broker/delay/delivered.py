@@ -60,7 +60,7 @@ def offsets_by_log(
 async def offsets_by_log_in_slices(
     store: MessageStore, offsets: Mapping[int, int], levels: Iterable[int], log_offset: int
 ) -> Numbers:
-    """Return the same, with other work of the event loop in between."""
+    """Return the offsets as `offsets_by_log`, with other work of the event loop in between."""
     scan = _Scan(store, offsets, levels, log_offset)
     async for facts in Slices().each(scan.records()):
         scan.take(facts)

@@ -144,7 +144,7 @@ class DurabilityWait:
     async def confirmed_by(
         self, log_offset_end: int, *, asks_slaves: bool = True
     ) -> tuple[bool, bool]:
-        """Wait for the same; return whether the disk, and whether slaves confirm an offset.
+        """Wait for an offset; return whether the disk has it, and whether slaves confirm it.
 
         Each is true if it is not needed.
 

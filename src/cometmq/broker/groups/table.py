@@ -146,7 +146,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._table.get(name)
 
     async def create_all(self, names: Iterable[str], request: Request | None = None) -> None:
-        """Create those of some groups that do not exist and may be created, with one write.
+        """Create the groups that do not exist and may be created, with one write.
 
         Raises:
             ResponseError: the request may not create one of them; the others are created.

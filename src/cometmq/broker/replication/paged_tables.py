@@ -38,7 +38,7 @@ class PagedTable(msgspec.Struct, Generic[B], frozen=True):
     code: int
     kind: type[B]
     header: Callable[[int, str], Header]
-    """Returns the header of a request for what follows so many entries of a version."""
+    """Returns the header of a request for the entries of a version from a number on."""
     total: str
     """The field of a response that says how many entries there are."""
     entries: Callable[[B], dict[str, Any]]

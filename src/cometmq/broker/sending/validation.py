@@ -259,7 +259,7 @@ class SendValidation:
             self.check_and_route(send)
 
     def check_and_route(self, send: Send) -> None:
-        """Do the same as `route` on the general path, with every check."""
+        """Route a message as `route` does, on the general path, with every check."""
         header, connection = send.header, send.wire
         assert header is not None
         if header.sys_flag & SysFlag.INNER_BATCH:
@@ -502,7 +502,7 @@ def _scan_properties(send: Send, text: Any, at: int, end: int) -> int:
 
 
 def _search_properties(send: Send, text: bytes) -> int:
-    """Do the same as `_scan_properties`, which knows only the most frequent properties."""
+    """Scan any properties: `_scan_properties` knows only the most frequent ones."""
     if _needs_general_path(b"\x02%b\x02" % text) is not None:
         return _NEEDS_REWRITE
     unique_id = property_text.value_of(text, property_text.UNIQ_KEY_MARKER)

@@ -167,7 +167,7 @@ class RuntimeInfo:
         self._booted_ms = booted_ms
 
     def table(self) -> dict[str, str]:
-        """Return the texts by their names, those of release 5."""
+        """Return the texts by their names in RocketMQ 5."""
         table = dict(ABSENT)
         table |= self._store.runtime_figures()
         table |= self._disk()

@@ -60,7 +60,7 @@ class Cell:
         self._day: array[int] | None = None
 
     def add(self, messages: int, size_bytes: int = 0, calls: int = 1) -> None:
-        """Count ``calls`` events with so many messages and bytes."""
+        """Count ``calls`` events with these messages and bytes."""
         self.calls += calls
         self.messages += messages
         self.size_bytes += size_bytes

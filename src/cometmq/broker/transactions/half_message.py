@@ -171,7 +171,7 @@ class HalfMessage:
         return topic, check_target(topic, self.properties.get(names.REAL_QID, ""))
 
     def named_target(self) -> tuple[str, int]:
-        """Return the same without a check; the queue is -1 for a text that is no number."""
+        """Return topic and queue without a check; the queue is -1 for a text that is no number."""
         queue_id = queue_id_of(self.properties.get(names.REAL_QID, ""))
         return self.properties.get(names.REAL_TOPIC, ""), queue_id
 

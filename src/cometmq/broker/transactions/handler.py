@@ -165,7 +165,7 @@ class TransactionHandler:
         return self._end_later(request, header)
 
     async def _end_later(self, request: Request, header: EndTransactionRequest) -> Response | None:
-        """Do the same if something has to be read or created first, or the index is needed."""
+        """End a transaction after something was read or created, or looked up in the index."""
         try:
             return await self._decide_later(request, header)
         except ResponseError as problem:

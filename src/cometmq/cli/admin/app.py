@@ -26,7 +26,7 @@ GROUPS = (
     "controller",
     "namesrv",
 )
-"""The names of the groups, which are those of their modules, in the order of the help."""
+"""The names of the groups and of their modules, in the order of the help."""
 
 
 @functools.cache

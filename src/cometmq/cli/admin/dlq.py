@@ -269,7 +269,7 @@ async def list_letters(
 
 
 def _with(rest: dict[MessageQueue, range], letters: list[DeadLetter]) -> dict[MessageQueue, range]:
-    """Return the offsets that are not shown yet, with those of these letters."""
+    """Return the offsets that are not shown yet, with the offsets of these letters."""
     found = dict(rest)
     for letter in reversed(letters):
         start = letter.message.queue_offset

@@ -47,7 +47,7 @@ Since = Annotated[
 Until = Annotated[
     str | None,
     typer.Option(
-        "--until", help="Latest store time, in the same forms.", metavar="TIME",
+        "--until", help="Latest store time: 2h for two hours ago, ISO 8601, or ms.", metavar="TIME",
         show_default="the newest message",
     ),
 ]  # fmt: skip

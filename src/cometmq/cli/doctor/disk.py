@@ -23,7 +23,7 @@ from cometmq.system.platforms import SERVERS
 SYNCS = 16
 SYNC_BYTES = 4096
 SYNCS_S = 2.0
-"""The measurement ends after so many seconds."""
+"""The seconds after which the measurement ends."""
 SYNC_WARNING_MS, SYNC_PROBLEM_MS = 20.0, 200.0
 INODES_WARNING, INODES_PROBLEM = 0.10, 0.01
 """Shares of the inodes that are free."""

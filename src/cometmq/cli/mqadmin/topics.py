@@ -251,7 +251,7 @@ async def topic_cluster_list(call: Call) -> None:
 
 
 async def topic_list(call: Call) -> None:
-    """List topics, with ``-c`` those of applications with their clusters and groups."""
+    """List topics; with ``-c`` topics of applications, with their clusters and groups."""
     topics = await call.admin.topics()
     if not call.has("c"):
         for topic in topics:

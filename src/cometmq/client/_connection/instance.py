@@ -161,7 +161,7 @@ class ClientCore(Lifecycle):
         self._heartbeats_in_flight: dict[str, asyncio.Future[None]] = {}
         """The end of the heartbeat to each broker."""
         self._heartbeats_waiting: dict[str, asyncio.Future[None]] = {}
-        """The end of those that wait until the one in flight to the same broker has ended."""
+        """The end of each heartbeat that waits until the one in flight to its broker has ended."""
         self._shared: dict[type[Any], Any] = {}
         self._changing = asyncio.Lock()
         self._inherited = False
@@ -635,8 +635,7 @@ _living: WeakSet[ClientCore] = WeakSet()
 SYSTEM.after_fork(_leave_all_to_parent)
 
 _instances: WeakValueDictionary[tuple[object, ...], ClientCore] = WeakValueDictionary()
-"""By process and all that must be the same; an instance is in it from its making until it is
-closed."""
+"""The open instances, by process and all that clients of one instance must share."""
 
 _SHARED_BY_ALL = frozenset(
     {

@@ -430,7 +430,7 @@ class HandlerCalls:
         return ConsumeContext(self.group, self._namespace.unwrap_queue(queue))
 
     def ordered_context(self, queue: MessageQueue) -> OrderedContext:
-        """Return the same for a handler that consumes in order."""
+        """Return the context of a call of a handler that consumes in order."""
         return OrderedContext(self.group, self._namespace.unwrap_queue(queue))
 
     def after(self, ended: Ended, end: ConsumeEnd) -> None:

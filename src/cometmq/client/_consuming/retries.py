@@ -182,7 +182,7 @@ class Retries:
         return False
 
     def redelivery(self, message: StoredMessage, delay_level: int) -> str:
-        """Return the same as `DeadLetterRule.redelivery`, by the delay levels that brokers have."""
+        """Return what `DeadLetterRule.redelivery` returns, as a delay level of brokers."""
         if self._rule.applies_to(message, delay_level):
             return AS_DEAD_LETTER
         level = delay_level or FIRST_LEVEL + message.reconsume_times

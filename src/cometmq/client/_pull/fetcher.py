@@ -277,7 +277,7 @@ class Fetcher:
 
     @property
     def held(self) -> int:
-        """Messages fetched and not yet taken, those of paused queues left out."""
+        """Messages fetched and not yet taken, without the messages of paused queues."""
         return self._held
 
     def held_of(self, queue: MessageQueue) -> Held:
@@ -384,7 +384,7 @@ class Fetcher:
         self._arrived.set()
 
     def put_back(self, batch: Batch) -> None:
-        """Let messages wait once more, before those of their queue that come behind them.
+        """Let messages wait once more, before later messages of their queue.
 
         What a reader has changed in them is undone.
         """

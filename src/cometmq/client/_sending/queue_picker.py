@@ -42,7 +42,7 @@ class RoundRobin:
         return None
 
     def step(self, count: int) -> int:
-        """Return the number of the next of so many queues."""
+        """Return the number of the next queue, of ``count`` queues."""
         self._next += 1
         return self._next % count
 
@@ -128,7 +128,7 @@ class KeySelector:
         self._key = key
 
     def index(self, count: int) -> int:
-        """Return the number of the queue, of so many."""
+        """Return the number of the key's queue, of ``count`` queues."""
         return abs(java_hash(self._key)) % count
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:

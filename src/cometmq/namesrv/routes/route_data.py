@@ -63,7 +63,7 @@ def route_of(
 async def long_route_of(
     registry: Registry, topic: str, *, order_config: str | None = None, **options: Any
 ) -> TopicRouteData | None:
-    """Return the same in slices, for a topic of very many brokers."""
+    """Return the route of a topic of very many brokers, made in slices."""
     slices = Slices()
     found: TopicRouteData | None = None
     async with registry.lock:

@@ -112,7 +112,7 @@ async def topics_of_cluster(registry: Registry, cluster: str) -> list[str]:
 
 
 async def topics_by_flag(registry: Registry, accepts: Callable[[int], bool]) -> list[str]:
-    """Return the topics for whose flags, those of the first row, ``accepts`` is true."""
+    """Return the topics for which ``accepts`` is true, given the flags of their first row."""
     async with registry.lock:
         return await _topics_where(
             registry, lambda rows: accepts(next(iter(rows.values())).topic_sys_flag)

@@ -39,7 +39,7 @@ class Body(Part, kw_only=True, forbid_unknown_fields=True):
         return fastjson.dumps_odd(self) if self.bare_keys else fastjson.dumps(self)
 
     def parts(self) -> Iterator[bytes]:
-        """Write the same in parts, each of which takes less than a millisecond."""
+        """Write the body in parts, each of which takes less than a millisecond."""
         return fastjson.parts(self, bare_keys=self.bare_keys)
 
     @classmethod

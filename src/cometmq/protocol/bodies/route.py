@@ -88,7 +88,7 @@ class TopicRouteData(Body, kw_only=True):
         return fastjson.dumps_ascii(self)
 
     def strict_parts(self) -> Iterator[bytes]:
-        """Write the same in parts, each of which takes less than a millisecond."""
+        """Write the body in parts, each of which takes less than a millisecond."""
         return fastjson.ascii_parts(self)
 
 

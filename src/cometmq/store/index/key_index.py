@@ -28,7 +28,7 @@ _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _SLOTS_BYTES = 1024 * 1024
-"""Slots are read into memory by so many bytes."""
+"""Bytes of slots that are read into memory at a time."""
 _RESERVE_BYTES = 1024 * 1024
 _INT_MAX = 2**31 - 1
 _FILES_IN_ONE_MS = 1000
@@ -251,7 +251,7 @@ class IndexFile:
             self.bring_in_entry(number)
 
     def bring_in_newest(self, hashed: int) -> int:
-        """Do the same as `newest_of` after reading the slot into memory; from any thread."""
+        """Read the slot into memory, then return what `newest_of` returns; from any thread."""
         position = _HEADER_BYTES + hashed % self._slots * 4
         self.segment.bring_in_cold(position, position + 4)
         return self.newest_of(hashed)

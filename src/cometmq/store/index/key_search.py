@@ -79,7 +79,7 @@ class KeySearch:
         ]
 
     def advance(self, entries_max: int) -> bool:
-        """Read up to so many index entries; return whether the search is complete."""
+        """Read up to ``entries_max`` index entries; return whether the search is complete."""
         while self._files and self._left > 0 and len(self._found) < self._max_num:
             if entries_max <= 0:
                 return False
@@ -114,7 +114,7 @@ class KeySearch:
                 return
 
     def bring_in_found(self, bytes_max: int) -> None:
-        """Read the messages found so far into memory, up to so many bytes; from any thread.
+        """Read the messages found so far into memory, up to ``bytes_max``; from any thread.
 
         Raises:
             OSError: the disk is broken.

@@ -36,7 +36,7 @@ class Remover:
         """Files to delete by their directory; the first of each could not be deleted."""
 
     def remove(self, path: Path) -> None:
-        """Delete a file, after those of its directory that could not be deleted before.
+        """Delete a file, after earlier files of its directory that could not be deleted.
 
         So no file of a stream is deleted before an older one: a start would miss it. Other
         streams go on, or a file that the disk keeps would fill the disk.

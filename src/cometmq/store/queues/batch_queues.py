@@ -55,7 +55,7 @@ def refuse_topics(topics: list[str]) -> None:
 
 
 def batch_topics(topics: Iterable[tuple[str, dict[str, str]]]) -> list[str]:
-    """Return those of the topics, given with their attributes, that have queues of batches."""
+    """Return the topics with queues of batches; ``topics`` gives each with its attributes."""
     return sorted(name for name, attributes in topics if attributes.get(QUEUE_TYPE) == BATCH_QUEUE)
 
 

@@ -87,7 +87,7 @@ class QueueTable:
         return [queue for topic in self.topics.values() for queue in topic.queues.values()]
 
     def take_unsynced(self, least_pages: int) -> Iterator[ConsumeQueue]:
-        """Yield the queues with at least so many unsynced pages, 0 for any unit.
+        """Yield the queues with at least this number of unsynced pages, 0 for any unit.
 
         From one thread at a time, which syncs each of them before it takes the next one.
         """
@@ -165,7 +165,7 @@ class Dispatcher:
         at: int,
         end: int,
     ) -> int:
-        """Do the same for a record whose properties are from ``at`` to ``end`` in a buffer.
+        """Dispatch a record whose properties are from ``at`` to ``end`` in a buffer.
 
         Its keys are in the index only after `add_keys`.
         """

@@ -143,7 +143,7 @@ class EpochAcknowledgements(Acknowledgements):
         return False
 
     def are_too_few(self, log_offset_end: int) -> bool:
-        """Return False, for the same reason."""
+        """Return False: `refusal` says beforehand if there are too few members."""
         return False
 
 

@@ -258,7 +258,7 @@ class InSyncSet:
         return self._began_s if slave is None else slave.caught_up_s
 
     def offset_at(self, count: int, log_end: int) -> int:
-        """Return the log offset that so many members have for certain; -1 for none."""
+        """Return the log offset that ``count`` members have for certain; -1 for none."""
         offsets = sorted(
             (
                 slave.acknowledged_to

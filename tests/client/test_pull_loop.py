@@ -25,7 +25,7 @@ from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.continuation import Cause
 from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._push.pull_loop import PullLoop
+from cometmq.client._push.pull_loop import PullConditions, PullConsumption, PullLoop, PullRequests
 from cometmq.client._supervision import SupervisedFailureLog
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import PushSettings
@@ -101,20 +101,24 @@ class Puller:
         self.limits = Limits(used, spans=True)
         self.loop = PullLoop(
             self.fetched,
-            instance=self.instance,
-            group=self.group,
-            wanted=lambda: wish,
-            first_offset=offset,
-            store=self.store,
-            service=self.service,
-            limits=self.limits,
-            keep=lambda queue, messages: messages,
-            settings=used,
-            replica=ReplicaChoice(),
-            suspended=lambda: self.suspended,
-            ordered=ordered,
-            commit_with_pull=True,
-            stats=None,
+            offset,
+            requests=PullRequests(
+                self.instance,
+                self.group,
+                filter_of=lambda topic: wish,
+                settings=used,
+                replica=ReplicaChoice(),
+                commit_offsets=True,
+            ),
+            conditions=PullConditions(
+                self.limits, suspended=lambda: self.suspended, need_lock=ordered
+            ),
+            consumption=PullConsumption(
+                keep=lambda queue, messages: messages,
+                service=self.service,
+                store=self.store,
+                stats=None,
+            ),
             failures=self.failures,
             on_moved=self._is_moved,
             on_broken=self.broken.set,

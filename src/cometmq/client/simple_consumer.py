@@ -16,7 +16,7 @@ from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import SubscribingConsumer, resolve, subscriptions_of
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls
-from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
+from cometmq.client._consuming.retries import DeadLetterRule, DeadLetters, Retries, pop_delay_s
 from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
 from cometmq.client.filters import Filter
@@ -29,7 +29,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies.heartbeat import ConsumeType
-from cometmq.remoting.tasks import Supervisor, shielded
+from cometmq.remoting.tasks import shielded
 
 MESSAGES_MAX = 32
 """Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
@@ -112,31 +112,30 @@ class SimpleConsumer(SubscribingConsumer):
             subscriptions=subscriptions_of(group, topic, subscriptions),
             start_from=start_from,
         )
-        dead_letters = DeadLetterRule.of(self._settings.retries_max)
-        self._retries = Retries(
+        rule = DeadLetterRule.of(self._settings.retries_max)
+        retries = Retries(
             self._instance,
             self._wire_group,
-            rule=dead_letters,
+            rule=rule,
             wrap_topic=self._instance.namespace.wrap_topic,
             on_failed=ConsumeHookCalls(
                 (), group=group, client_id=self._instance.client_id, ordered=False
             ).failed,
         )
         self._requests = PopRequests(
-            self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000
+            self._instance,
+            self._wire_group,
+            start=start_from,
+            timeout=self._settings.ack_ms / 1000,
         )
         self._deliveries = Deliveries(self._settings)
-        self._work = Supervisor(self._owner)
         self._receiver = Receiver(
             self._instance,
             self._requests,
             self._deliveries,
             subscriptions=self._subscriptions,
             settings=self._settings,
-            start=start_from,
-            dead_letters=dead_letters,
-            give_up=self._retries.give_up,
-            work=self._work,
+            dead_letters=DeadLetters(rule, retries.give_up),
             name=self._owner,
             on_permanent=self._tasks.end,
         )
@@ -346,7 +345,7 @@ class SimpleConsumer(SubscribingConsumer):
 
         Otherwise it would be unknown which receipt is valid.
         """
-        await shielded(self._work.spawn(work, name, awaited=True))
+        await shielded(self._receiver.work.spawn(work, name, awaited=True))
 
 
 def _check_received(call: str, message: object) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.handler_calls import CallLimits, HandlerCalls
 from cometmq.client._supervision import (
     ERROR_CHARS_MAX,
     LOOP_BACK_OFF_S_MAX,
@@ -356,7 +356,7 @@ def test_a_handler_that_may_block_the_loop_is_named(caplog: pytest.LogCaptureFix
     def plain(message: object) -> None: ...
 
     for handler in (bill, plain):
-        handling = HandlerCalls(handler, None, group="g", client_id="c", threads=1)
+        handling = HandlerCalls(handler, None, group="g", client_id="c", limits=CallLimits(1))
         handling.note_blocked_loop(40)
 
     [line] = caplog.messages

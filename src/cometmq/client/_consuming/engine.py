@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
-from cometmq.client._consuming.handler_calls import FilterChain, HandlerCalls
+from cometmq.client._consuming.handler_calls import CallLimits, FilterChain, HandlerCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
@@ -26,6 +26,7 @@ from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
+MINUTE_S = 60.0
 ABORT_S = 1.0
 """Time for each step of a hard stop."""
 CANCEL_S = 2.0
@@ -103,7 +104,7 @@ class Engine(ABC):
             group=spec.group,
             client_id=instance.client_id,
             hooks=spec.hooks,
-            threads=settings.concurrency,
+            limits=_call_limits(settings),
             ordered=spec.ordered,
             namespace=instance.namespace,
         )
@@ -178,6 +179,13 @@ class Engine(ABC):
             on_failed=self.handling.failed,
             on_first=on_first,
         )
+
+
+def _call_limits(settings: PushSettings | PopSettings) -> CallLimits:
+    if isinstance(settings, PopSettings):
+        return CallLimits(settings.concurrency, settings.batch_max)
+    timeout_s = settings.consume_minutes_max * MINUTE_S
+    return CallLimits(settings.concurrency, settings.batch_max, timeout_s)
 
 
 async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseException | None:

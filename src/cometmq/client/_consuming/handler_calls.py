@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from cometmq.client._callbacks import Caller, TraceTimes, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
@@ -340,6 +341,17 @@ class Ended:
             self.error = unfinished(self.result)
 
 
+class CallLimits(NamedTuple):
+    """The limits of handler calls."""
+
+    concurrency: int
+    """Calls that run at a time."""
+    batch_max: int = 1
+    """Messages of one call of a batch handler."""
+    timeout_s: float = math.inf
+    """Seconds after which the messages of a call are sent back, while it still runs."""
+
+
 class HandlerCalls:
     """The handler of one consumer.
 
@@ -352,7 +364,7 @@ class HandlerCalls:
         group: the consumer's group.
         client_id: of its instance.
         hooks: watch each call.
-        threads: plain functions that run at a time.
+        limits: the limits of its calls.
         ordered: whether each queue is consumed in order, for the hooks.
         namespace: whose names are taken out before the handler and the hooks see them.
     """
@@ -365,13 +377,14 @@ class HandlerCalls:
         group: str,
         client_id: str,
         hooks: Sequence[ConsumeHook | FilterHook] = (),
-        threads: int,
+        limits: CallLimits,
         ordered: bool = False,
         namespace: Namespace | None = None,
     ) -> None:
         self.group = group
         self.takes_one = handler is not None
         """Whether each call is for just one message."""
+        self.limits = limits._replace(batch_max=1) if self.takes_one else limits
         self.ordered = ordered
         """Whether each queue is consumed in order."""
         self._namespace = namespace or Namespace()
@@ -385,7 +398,7 @@ class HandlerCalls:
         function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
         for_group = getattr(function, "for_group", None)  # wrappers such as Idempotent need it
         self._function = for_group(group) if callable(for_group) else function
-        self._caller = Caller(threads, f"consume-{group}")
+        self._caller = Caller(limits.concurrency, f"consume-{group}")
         self.plain = not is_async(self._function)
         """Whether the handler runs in a thread, and cannot be cancelled there."""
         self.direct = None if self.plain or self._hooks.hooks else self._function

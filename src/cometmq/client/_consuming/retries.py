@@ -22,9 +22,9 @@ RocketMQ 5.3, whose messages do not contain the error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.handler_calls import AS_DEAD_LETTER, DEAD_LETTER
@@ -111,6 +111,15 @@ class DeadLetterRule:
     def is_exceeded(self, message: StoredMessage) -> bool:
         """Return whether a message was delivered again although its retries were used up."""
         return self.retries_max is not None and message.reconsume_times > self.retries_max
+
+
+class DeadLetters(NamedTuple):
+    """Which messages become dead letters, and how."""
+
+    rule: DeadLetterRule
+    store: Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
+    """Dead-letters a message with the error of its handler; returns whether a broker accepted it.
+    """
 
 
 class Retries:

@@ -311,12 +311,16 @@ class PopRequests:
     Args:
         instance: whose connections are used.
         group: as brokers know it.
+        start: where a new group starts.
         timeout: seconds for a request, in addition to the time that a broker may hold it.
     """
 
-    def __init__(self, instance: ClientCore, group: str, *, timeout: float) -> None:
+    def __init__(
+        self, instance: ClientCore, group: str, *, start: StartFrom, timeout: float
+    ) -> None:
         self._instance = instance
         self._group = group
+        self._init_mode = FROM_MIN if start is StartFrom.FIRST else FROM_MAX
         self._timeout = timeout
 
     async def pop(
@@ -326,7 +330,6 @@ class PopRequests:
         *,
         max_messages: int,
         invisible_ms: int,
-        start: StartFrom,
         hold_ms: int = 0,
         margin_s: float | None = None,
     ) -> list[tuple[StoredMessage, ReceiptHandle]]:
@@ -337,7 +340,6 @@ class PopRequests:
             wanted: the filter of its topic.
             max_messages: 32 at most; 0 only fixes where a new group starts.
             invisible_ms: for how long other consumers do not see the messages.
-            start: where a new group starts.
             hold_ms: how long the broker may wait for a message; 0 to respond at once.
             margin_s: the timeout in addition to ``hold_ms``; by default that of the other requests.
 
@@ -356,7 +358,7 @@ class PopRequests:
             poll_time=hold_ms,
             # A broker refuses what is older than poll time + 0.5 s by its own clock; 0 means now.
             born_time=now_ms() if hold_ms else 0,
-            init_mode=FROM_MIN if start is StartFrom.FIRST else FROM_MAX,
+            init_mode=self._init_mode,
             exp_type=wanted.kind,
             exp=wanted.expression,
             order=False,

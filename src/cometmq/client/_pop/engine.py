@@ -16,6 +16,7 @@ from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls, QueueTable, Rebalancer
+from cometmq.client._consuming.retries import DeadLetters
 from cometmq.client._pop.calls import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
 from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks
@@ -123,19 +124,16 @@ class PopEngine(Engine):
     ) -> None:
         super().__init__(instance, spec, settings, subscriptions, tasks)
         assert isinstance(spec.start_from, StartFrom)
-        self._start_from = spec.start_from
         self._settings = settings
-        self._requests = PopRequests(instance, self.group, timeout=settings.ack_ms / 1000)
-        self._acks = Acks(self._requests, on_permanent=tasks.end)
+        self._requests = PopRequests(
+            instance, self.group, start=spec.start_from, timeout=settings.ack_ms / 1000
+        )
         self._calls = GroupCalls(instance)
         self.service = PopService(
             self.handling,
-            acks=self._acks,
-            give_up=self._make_retries().give_up,
+            acks=Acks(self._requests, on_permanent=tasks.end),
+            dead_letters=DeadLetters(self._dead_letters, self._make_retries().give_up),
             show=instance.namespace.unwrap_topics,
-            concurrency=settings.concurrency,
-            batch_max=settings.batch_max,
-            dead_letters=self._dead_letters,
             statistics=self.statistics,
         )
         self.queues = AssignedPopQueues(self._make_loop, self._listener, self._loops)
@@ -207,13 +205,10 @@ class PopEngine(Engine):
         return PopLoop(
             source,
             requests=self._requests,
-            wanted=lambda: self._subscriptions.filter_of(topic),
-            start=self._start_from,
+            wanted=lambda: None if self.suspended else self._subscriptions.filter_of(topic),
             service=self.service,
-            acks=self._acks,
             keep=self._filters.keep,
             settings=self._settings,
             statistics=self.statistics,
-            suspended=lambda: self.suspended,
             failures=self._failures,
         )

@@ -21,11 +21,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.retries import DeadLetters
 from cometmq.client._pop.calls import (
     ALL_QUEUES,
     Acks,
@@ -42,7 +42,6 @@ from cometmq.client.errors import (
     TopicNotFoundError,
 )
 from cometmq.client.filters import Filter
-from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
@@ -98,10 +97,7 @@ class Receiver:
         deliveries: where received messages are noted.
         subscriptions: what to receive; may change.
         settings: of the consumer.
-        start: where a new group starts.
-        dead_letters: decides which messages are dead-lettered instead of received.
-        give_up: stores a dead letter; returns whether it is stored.
-        work: owns the requests that go on although their caller was cancelled.
+        dead_letters: which messages are dead-lettered instead of received, and how.
         name: of the consumer, for its tasks and errors.
         on_permanent: called with the error of a permanent failure.
     """
@@ -114,10 +110,7 @@ class Receiver:
         *,
         subscriptions: Subscriptions,
         settings: SimpleSettings,
-        start: StartFrom,
-        dead_letters: DeadLetterRule,
-        give_up: Callable[[StoredMessage], Awaitable[bool]],
-        work: Supervisor,
+        dead_letters: DeadLetters,
         name: str,
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -127,9 +120,7 @@ class Receiver:
         self._deliveries = deliveries
         self._subscriptions = subscriptions
         self._settings = settings
-        self._start = start
         self._dead_letters = dead_letters
-        self._give_up = give_up
         self._name = name
         self._sources: dict[MessageQueue, _BrokerQueues] = {}
         self._absent: dict[str, CometError] = {}
@@ -138,7 +129,8 @@ class Receiver:
         self._leftover: deque[tuple[float, StoredMessage]] = deque()
         self._change: asyncio.Future[None] | None = None
         self._closed = False
-        self._work = work
+        self.work = Supervisor(name)
+        """Owns the requests that go on although their caller was cancelled."""
         self._background = Supervisor(name)
         self._failing = SupervisedFailureLog(
             log,
@@ -162,7 +154,6 @@ class Receiver:
                 wanted,
                 max_messages=0,
                 invisible_ms=self._settings.invisible_ms,
-                start=self._start,
             )
         except ResponseError as error:
             if is_account_refused(error):
@@ -305,7 +296,7 @@ class Receiver:
             if source.is_backing_off or not (always or source.may_have_messages):
                 return []  # the task before found nothing
             room = self._deliveries.reserve(max_messages)
-            pop = self._work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
+            pop = self.work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
             pop.add_done_callback(lambda _: self._deliveries.free(room))
             try:
                 return await asyncio.shield(pop)
@@ -326,7 +317,7 @@ class Receiver:
         source.may_have_messages = False
         try:
             popped = await self._requests.pop(
-                queue, wanted, max_messages=room, invisible_ms=invisible_ms, start=self._start
+                queue, wanted, max_messages=room, invisible_ms=invisible_ms
             )
         except BaseException as error:
             if not is_call_failure(error):
@@ -343,12 +334,12 @@ class Receiver:
         for message, handle in popped:
             if not wanted.takes(message):  # another tag with the same hash
                 unwanted.append(handle)
-            elif self._dead_letters.is_exceeded(message):
+            elif self._dead_letters.rule.is_exceeded(message):
                 exhausted.append((message, handle))
             else:
                 kept.append((message, handle))
         if unwanted or exhausted:
-            self._work.spawn(self._dispose(queue.topic, unwanted, exhausted), "dispose")
+            self.work.spawn(self._dispose(queue.topic, unwanted, exhausted), "dispose")
         noted = [self._note(queue.topic, message, handle, began) for message, handle in kept]
         self._keep_for_next(noted[room:])  # a broker may return more than was requested
         return noted[:room]
@@ -372,7 +363,7 @@ class Receiver:
         for handle in unwanted:
             await self._acks.ack(topic, handle)
         for message, handle in exhausted:
-            if await self._give_up(message):
+            if await self._dead_letters.store(message, None):
                 await self._acks.ack(topic, handle)
             # else it is redelivered, and tried again, when its invisible time is over
 
@@ -447,7 +438,7 @@ class Receiver:
         late = []
         while self._leftover and self._leftover[0][0] <= time.monotonic():
             late.append(self._leftover.popleft()[1])
-        self._work.spawn(self._release(late), "release")
+        self.work.spawn(self._release(late), "release")
 
     async def _release(self, messages: Sequence[StoredMessage]) -> None:
         """Let the broker redeliver messages that no task received."""
@@ -475,8 +466,8 @@ class Receiver:
         self._closed = True
         self.notify()
         await self._background.cancel(STOP_S)
-        await self._work.drain(self._settings.ack_ms / 1000)
+        await self.work.drain(self._settings.ack_ms / 1000)
         leftover = [message for _, message in self._leftover]
         self._leftover.clear()
         await self._release(leftover)
-        await self._work.cancel(STOP_S)
+        await self.work.cancel(STOP_S)

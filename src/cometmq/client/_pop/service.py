@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._consuming.handler_calls import (
@@ -26,13 +26,12 @@ from cometmq.client._consuming.handler_calls import (
     Outcome,
     outcome_of,
 )
-from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
+from cometmq.client._consuming.retries import DeadLetters, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.calls import Acks, PopRequests, ReceiptHandle
 from cometmq.client._supervision import FetchLoop, SupervisedFailureLog, step_limit_s
 from cometmq.client.filters import Filter
-from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -86,20 +85,14 @@ class Popped:
     """When the response came, in seconds of the steady clock."""
 
 
-GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
-
-
 class PopService:
     """Calls the handler with popped messages.
 
     Args:
         handling: calls it.
         acks: acknowledges messages, or negatively.
-        give_up: makes a dead letter of a message.
+        dead_letters: which messages are dead-lettered, and how.
         show: prepares messages for the handler.
-        concurrency: calls that run at a time.
-        batch_max: messages of one call.
-        dead_letters: decides which messages become dead letters.
         statistics: counts.
     """
 
@@ -108,22 +101,19 @@ class PopService:
         handling: HandlerCalls,
         *,
         acks: Acks,
-        give_up: GiveUp,
+        dead_letters: DeadLetters,
         show: Callable[[Sequence[StoredMessage]], None],
-        concurrency: int,
-        batch_max: int,
-        dead_letters: DeadLetterRule,
         statistics: Statistics,
     ) -> None:
         self._handling = handling
-        self._acks = acks
-        self._give_up = give_up
-        self._show = show
-        self._batch_max = 1 if handling.takes_one else batch_max
+        self.acks = acks
+        """Acknowledges messages, or negatively."""
         self._dead_letters = dead_letters
+        self._show = show
+        self._batch_max = handling.limits.batch_max
         self._statistics = statistics
         self._workers: Workers[Popped] = Workers(
-            self._consume, concurrency, owner=f"pop consumer {handling.group}"
+            self._consume, handling.limits.concurrency, owner=f"pop consumer {handling.group}"
         )
 
     def submit(self, popped: Popped) -> None:
@@ -183,18 +173,18 @@ class PopService:
         if failed:
             first = popped.messages[-failed]
             level, wait_s = outcome.delay_level, _delay_s(first, outcome)
-            after = self._dead_letters.redelivery(first, level, wait_s)
+            after = self._dead_letters.rule.redelivery(first, level, wait_s)
         self._handling.report(popped.messages, ended, failed, after)
 
     async def _settle(self, popped: Popped, position: int, outcome: Outcome) -> None:
         message, handle = popped.messages[position], popped.handles[position]
         if position >= outcome.done:
-            is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
-            if not is_dead or not await self._give_up(message, outcome.error):
+            is_dead = self._dead_letters.rule.applies_to(message, outcome.delay_level)
+            if not is_dead or not await self._dead_letters.store(message, outcome.error):
                 self._handling.failed(message, outcome.error, is_dead=False)
-                await self._acks.nack(popped.topic, handle, _delay_s(message, outcome))
+                await self.acks.nack(popped.topic, handle, _delay_s(message, outcome))
                 return
-        await self._acks.ack(popped.topic, handle)
+        await self.acks.ack(popped.topic, handle)
 
 
 def _delay_s(message: StoredMessage, outcome: Outcome) -> float:
@@ -232,14 +222,11 @@ class PopLoop(FetchLoop[_Response]):
     Args:
         source: the queue.
         requests: the requests of the group.
-        wanted: returns the filter of the topic; None while it is not subscribed.
-        start: where a group starts that has consumed nothing.
+        wanted: returns the filter of the topic; None while it is not subscribed, or suspended.
         service: consumes.
-        acks: acknowledges what a filter takes out.
         keep: takes messages out that are not to be consumed.
         settings: of the consumer.
         statistics: counts.
-        suspended: returns whether nothing is to be popped for now.
         failures: logs failed pops.
     """
 
@@ -249,13 +236,10 @@ class PopLoop(FetchLoop[_Response]):
         *,
         requests: PopRequests,
         wanted: Callable[[], Filter | None],
-        start: StartFrom,
         service: PopService,
-        acks: Acks,
         keep: MessageFilter,
         settings: PopSettings,
         statistics: Statistics,
-        suspended: Callable[[], bool],
         failures: SupervisedFailureLog,
     ) -> None:
         super().__init__(
@@ -270,13 +254,10 @@ class PopLoop(FetchLoop[_Response]):
         """Set after the first response to a pop: the broker knows where the group starts."""
         self._requests = requests
         self._wanted = wanted
-        self._start_from = start
         self._service = service
-        self._acks = acks
         self._keep = keep
         self._settings = settings
         self._statistics = statistics
-        self._suspended = suspended
         source.on_removed = self._wake_if_free
 
     def retire(self) -> None:
@@ -300,7 +281,7 @@ class PopLoop(FetchLoop[_Response]):
         return self.source.waiting <= self._settings.queue_messages_max
 
     def _is_blocked(self) -> bool:
-        return self._suspended() or self._wanted() is None or not self._has_room()
+        return self._wanted() is None or not self._has_room()
 
     def _wake_if_free(self) -> None:
         if self._has_room():
@@ -316,7 +297,6 @@ class PopLoop(FetchLoop[_Response]):
             wanted,
             max_messages=self._settings.pop_batch,
             invisible_ms=self._settings.invisible_ms,
-            start=self._start_from,
             hold_ms=self._settings.hold_ms if self.begun.is_set() else 0,
             margin_s=self._settings.response_margin_ms / 1000,
         )
@@ -335,5 +315,5 @@ class PopLoop(FetchLoop[_Response]):
             self._service.submit(Popped(self.source, list(kept), chosen, queue.topic))
         for message, handle in popped:
             if id(message) not in ids:
-                await self._acks.ack(queue.topic, handle)
+                await self._service.acks.ack(queue.topic, handle)
         return True

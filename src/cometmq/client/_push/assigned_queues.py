@@ -68,13 +68,12 @@ class AssignedQueues:
     Args:
         group: for the log.
         store: keeps offsets.
-        locks: returns the broker locks; None if queues need none.
-        handover: takes queues from other members; None if it is not needed, or done by locks.
+        exclusion: keeps other members from a queue: broker locks if order is kept, else handovers;
+            None in broadcasting.
         first_offset: returns the first offset of a queue, or raises.
         make_loop: makes the pull loop of a process queue, from an offset on.
         on_rebalanced: called after an assignment has changed.
         on_free: called when a revoked queue can be assigned again.
-        unlock_delay_s: seconds until a queue with messages left is unlocked.
         tasks: where pull loops run.
     """
 
@@ -83,24 +82,21 @@ class AssignedQueues:
         group: str,
         *,
         store: OffsetStore,
-        locks: Callable[[], Locks | None],
-        handover: Callable[[], Handover | None],
+        exclusion: Locks | Handover | None,
         first_offset: Callable[[MessageQueue], Awaitable[QueueOffset]],
         make_loop: Callable[[ProcessQueue, QueueOffset | FirstOffset], PullLoop],
         on_rebalanced: Rebalanced,
         on_free: Callable[[], None],
-        unlock_delay_s: float,
         tasks: Supervisor,
     ) -> None:
         self._group = group
         self._store = store
-        self._locks = locks
-        self._handover = handover
+        self._locks = exclusion if isinstance(exclusion, Locks) else None
+        self._handover = exclusion if isinstance(exclusion, Handover) else None
         self._first_offset = first_offset
         self._make_loop = make_loop
         self._on_rebalanced = on_rebalanced
         self._on_free = on_free
-        self._unlock_delay_s = unlock_delay_s
         self._tasks = tasks
         self._table: QueueTable[_Owned] = QueueTable()
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -131,7 +127,7 @@ class AssignedQueues:
         """Start a queue; False while it is being revoked, or another member has its lock."""
         if queue in self._leaving or queue in self._table or self._closed:
             return False
-        locks, handover = self._locks(), self._handover()
+        locks, handover = self._locks, self._handover
         if locks is not None and not await locks.lock(queue):
             return False
         self._store.forget(queue)
@@ -151,7 +147,7 @@ class AssignedQueues:
 
     async def _offset_of(self, queue: MessageQueue) -> QueueOffset:
         """Return where to begin a queue, after other living members have released it."""
-        handover = self._handover()
+        handover = self._handover
         if handover is None:
             offset = await self._first_offset(queue)
         else:
@@ -234,7 +230,7 @@ class AssignedQueues:
             return
         self._table.remove(queue)
         fetched.clear()  # running handler calls must not overwrite the new offset
-        if self._locks() is not None and fetched.consuming.locked():
+        if self._locks is not None and fetched.consuming.locked():
             self._leaving[queue] = self._endings.spawn(
                 self._release_after_call(fetched), f"end-{queue}"
             )
@@ -265,7 +261,7 @@ class AssignedQueues:
         await self._store_offset(fetched)
         if self._closed or self._table.get(queue) is not owned:
             return False
-        if self._locks() is not None and fetched.consuming.locked():
+        if self._locks is not None and fetched.consuming.locked():
             self.release_dropped(fetched)
         else:
             self._begin(queue, offset, locked=fetched.locked)
@@ -312,7 +308,7 @@ class AssignedQueues:
     ) -> None:
         fetched = ProcessQueue(queue, now=time.monotonic)
         fetched.locked = locked
-        handover = self._handover()
+        handover = self._handover
         if handover is not None and handover.is_taken_from_the_dead(queue):
             fetched.doubt(DOUBT_S)
         loop = self._make_loop(fetched, offset)
@@ -320,7 +316,7 @@ class AssignedQueues:
         loop.start(self._tasks)
 
     async def _end(self, owned: _Owned) -> None:
-        fetched, locks = owned.fetched, self._locks()
+        fetched, locks = owned.fetched, self._locks
         queue = fetched.queue
         try:
             await owned.loop.stop()
@@ -338,8 +334,7 @@ class AssignedQueues:
                 await self._store_locked(fetched)
                 async with fetched.consuming:
                     await self._store_locked(fetched)
-                    delay_s = self._unlock_delay_s if fetched.count else 0.0
-                    await locks.release_after(fetched, delay_s)
+                    await locks.release(fetched)
         finally:
             fetched.clear()
             self._store.forget(queue)
@@ -425,7 +420,7 @@ class AssignedQueues:
 
     def interrupt(self, fetched: ProcessQueue) -> None:
         """Release a queue; the rebalancer assigns it again at its committed offset."""
-        handover = self._handover()
+        handover = self._handover
         owned = self._table.get(fetched.queue)
         if owned is not None and owned.fetched is fetched and not self._closed:
             if handover is not None:
@@ -446,7 +441,7 @@ class AssignedQueues:
         """
         for fetched in self.process_queues():
             fetched.doubt(seconds)
-            if self._locks() is not None and seconds < math.inf:
+            if self._locks is not None and seconds < math.inf:
                 fetched.lock_is_new = True
 
     async def _store_offset(self, fetched: ProcessQueue) -> None:

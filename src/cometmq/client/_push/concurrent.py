@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from cometmq.client._consuming.handler_calls import (
     NO_REDELIVERY,
@@ -58,9 +59,16 @@ _SUCCESS = Consumed.SUCCESS
 TIMEOUT_DELAY_LEVEL = 3
 """The delay level of a message that is sent back because its handler exceeds the time limit."""
 
-SendBack = Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
-"""Sends a message back for redelivery: the message, a delay level, the error. Returns whether a
-broker accepted it."""
+
+class Redelivery(NamedTuple):
+    """How messages are redelivered that a handler did not consume."""
+
+    send_back: Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
+    """Sends a message back to a broker: the message, a delay level, the error. Returns whether a
+    broker accepted it."""
+    delay_of: Callable[[StoredMessage, int], str]
+    """Returns after which time a message is redelivered that is sent back with a delay level, for
+    the log."""
 
 
 class Pending:
@@ -105,24 +113,14 @@ class Call:
         self.begun_s = 0.0
 
 
-def _none(_message: StoredMessage, _delay_level: int) -> str:
-    return NO_REDELIVERY
-
-
 class ConcurrentService:
     """The consume service of a consumer that does not keep order.
 
     Args:
         handling: calls the handler.
         store: receives the offsets to commit.
-        send_back: sends a message back for redelivery; None drops failed messages, as in
-            broadcasting.
-        redelivery: returns after which time a message is redelivered that is sent back with a delay
-            level, for the log; None if none is.
+        redelivery: of messages that failed; None drops them, as in broadcasting.
         restore_topics: gives the messages of a queue the topics that applications know.
-        concurrency: calls that run at a time.
-        batch_max: messages of one call.
-        timeout_s: after so long a call's messages are sent back, while it still runs.
         statistics: counts.
         check_pause: called before handler calls: drops queues if this process stood still for long.
         local_retry_s: until a message that could not be sent back is consumed again.
@@ -134,24 +132,19 @@ class ConcurrentService:
         handling: HandlerCalls,
         *,
         store: OffsetStore,
-        send_back: SendBack | None,
+        redelivery: Redelivery | None,
         restore_topics: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
-        concurrency: int,
-        batch_max: int,
-        timeout_s: float,
         statistics: Statistics,
-        redelivery: Callable[[StoredMessage, int], str] | None = None,
         check_pause: Callable[[], None] = lambda: None,
         local_retry_s: float = LOCAL_RETRY_S,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._handling = handling
         self._store = store
-        self._send_back = send_back
-        self._redelivery = redelivery or _none
+        self._redelivery = redelivery
         self._restore_topics = restore_topics
-        self._batch_max = 1 if handling.takes_one else batch_max
-        self._timeout_s = timeout_s
+        self._batch_max = handling.limits.batch_max
+        self._timeout_s = handling.limits.timeout_s
         self._statistics = statistics
         self._check_pause = check_pause
         self._local_retry_s = local_retry_s
@@ -171,7 +164,7 @@ class ConcurrentService:
         self._update_is_scheduled = False
         self._workers: Workers[Pending] = Workers(
             self._consume,
-            concurrency,
+            handling.limits.concurrency,
             owner=f"consumer {handling.group}",
             is_left=lambda each: each.next < each.stop,
             now=now,
@@ -180,7 +173,7 @@ class ConcurrentService:
 
     def start(self) -> None:
         """Begin to check for handler calls that exceed the time limit."""
-        if self._send_back is not None:
+        if self._redelivery is not None:
             self._checks.every(min(self._timeout_s, 60.0), self.send_back_timed_out, "timeouts")
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
@@ -373,7 +366,9 @@ class ConcurrentService:
         if ended.delivery is not None:
             took_too_long = ended.seconds >= self._timeout_s
             self._handling.after(ended, ConsumeEnd.TIMEOUT if took_too_long else outcome.end)
-        after = self._redelivery(messages[-failed], outcome.delay_level) if failed else ""
+        after = NO_REDELIVERY
+        if failed and self._redelivery is not None:
+            after = self._redelivery.delay_of(messages[-failed], outcome.delay_level)
         self._handling.report(messages, ended, failed, after)
 
     async def _settle_failed(
@@ -400,7 +395,7 @@ class ConcurrentService:
     async def _sent_back(
         self, message: StoredMessage, delay_level: int, error: BaseException | None
     ) -> bool:
-        if self._send_back is None:
+        if self._redelivery is None:
             log.warning(
                 "handler failed, broadcast message dropped topic=%s id=%s group=%s",
                 message.topic,
@@ -408,7 +403,7 @@ class ConcurrentService:
                 self._handling.group,
             )
             return True
-        return await self._send_back(message, delay_level, error)
+        return await self._redelivery.send_back(message, delay_level, error)
 
     def _finish(self, batch: FetchedBatch, start: int, stop: int) -> None:
         """Finish messages; the store is updated at the end of this slice, or of the next one."""

@@ -26,12 +26,18 @@ from cometmq.client._consuming.handover import DOUBT_S, Handover
 from cometmq.client._consuming.pause_detector import PauseDetector
 from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
-from cometmq.client._consuming.retries import Retries
+from cometmq.client._consuming.retries import DeadLetters, Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
-from cometmq.client._push.concurrent import ConcurrentService
+from cometmq.client._push.concurrent import ConcurrentService, Redelivery
 from cometmq.client._push.ordered import RELOCK_S, Locks, OrderedService
 from cometmq.client._push.process_queue import Limits, ProcessQueue
-from cometmq.client._push.pull_loop import FirstOffset, PullLoop
+from cometmq.client._push.pull_loop import (
+    FirstOffset,
+    PullConditions,
+    PullConsumption,
+    PullLoop,
+    PullRequests,
+)
 from cometmq.client._supervision import (
     ALIKE_MAX,
     SupervisedFailureLog,
@@ -47,7 +53,6 @@ from cometmq.model.queue import MessageQueue
 
 log = logging.getLogger(__name__)
 
-MINUTE_S = 60.0
 ANNOUNCING_PAUSE, ANNOUNCING_PAUSE_S_MAX = 4.0, 1.0
 """The pause after an announcement of subscriptions, in the time that it took."""
 
@@ -84,7 +89,6 @@ class PushEngine(Engine):
         self.offsets = QueueOffsets(instance.routes, instance.brokers)
         self.calls = GroupCalls(instance, on_permanent=tasks.end)
         self.replica = ReplicaChoice()
-        self._limits = Limits(settings, spans=not spec.ordered)
         self.store = spec.offset_store or default_store(
             instance, self.group, broadcast=spec.broadcast, folder=settings.offset_folder
         )
@@ -95,20 +99,23 @@ class PushEngine(Engine):
             retry_topic=subscriptions.retry_topic,
         )
         self._announcing, self._announcement_is_due = asyncio.Lock(), False
-        self._locks: Locks | None = None
+        self._allocation = MemberAllocation(
+            instance, self.group, broadcast=spec.broadcast, strategy=spec.strategy
+        )
+        self._locks = self._make_locks() if spec.ordered and not spec.broadcast else None
         self._handover: Handover | None = None
+        if not spec.broadcast and not spec.ordered:
+            self._handover = Handover(self.calls, self.group, self._allocation)
         self._pauses = PauseDetector(self._paused)
         self.service = self._make_service()
         self.queues = AssignedQueues(
             self.group,
             store=self.store,
-            locks=lambda: self._locks,
-            handover=lambda: self._handover,
+            exclusion=self._locks or self._handover,
             first_offset=self._continuation.assigned,
             make_loop=self._make_loop,
             on_rebalanced=self._rebalanced,
             on_free=lambda: self.rebalancer.wake(),
-            unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._loops,
         )
         self._failures = SupervisedFailureLog(
@@ -120,11 +127,24 @@ class PushEngine(Engine):
             alike_max=ALIKE_MAX,
             on_permanent=tasks.end,
         )
-        self._allocation = MemberAllocation(
-            instance, self.group, broadcast=spec.broadcast, strategy=spec.strategy
+        self._limits = Limits(settings, spans=not spec.ordered)
+        self._requests = PullRequests(
+            instance,
+            self.group,
+            filter_of=subscriptions.filter_of,
+            settings=settings,
+            replica=self.replica,
+            commit_offsets=not spec.broadcast,
         )
-        if not spec.broadcast and not spec.ordered:
-            self._handover = Handover(self.calls, self.group, self._allocation)
+        self._conditions = PullConditions(
+            self._limits,
+            suspended=lambda: self.suspended,
+            need_lock=self._locks is not None,
+            check_pause=self._pauses.check,
+        )
+        self._consumption = PullConsumption(
+            self._filters.keep, self.service, self.store, self.statistics
+        )
         self.rebalancer = Rebalancer(
             instance=instance,
             group=self.group,
@@ -212,6 +232,17 @@ class PushEngine(Engine):
 
     # --- making the parts, and their callbacks ------------------------------------------------
 
+    def _make_locks(self) -> Locks:
+        return Locks(
+            self.calls,
+            self.group,
+            self._instance.client_id,
+            queues=lambda: self.queues.process_queues(),
+            now=time.monotonic,
+            on_locked=self._locked_again,
+            unlock_delay_s=self.settings.unlock_delay_ms / 1000,
+        )
+
     def _make_service(self) -> ConcurrentService | OrderedService:
         retries = None
         if not self.spec.broadcast:
@@ -224,38 +255,33 @@ class PushEngine(Engine):
         return ConcurrentService(
             self.handling,
             store=self.store,
-            send_back=retries.send if retries else None,
-            redelivery=retries.redelivery if retries else None,
+            redelivery=Redelivery(retries.send, retries.redelivery) if retries else None,
             restore_topics=self._restore_topics,
-            concurrency=self.settings.concurrency,
-            batch_max=self.settings.batch_max,
-            timeout_s=self.settings.consume_minutes_max * MINUTE_S,
             statistics=self.statistics,
             check_pause=self._pauses.check,
         )
 
     def _ordered_service(self, retries: Retries | None) -> OrderedService:
-        if not self.spec.broadcast:
-            self._locks = Locks(
-                self.calls,
-                self.group,
-                self._instance.client_id,
-                queues=lambda: self.queues.process_queues(),
-                now=time.monotonic,
-                on_locked=self._locked_again,
-            )
         return OrderedService(
             self.handling,
             store=self.store,
             locks=self._locks,
-            give_up=retries.give_up if retries else None,
+            dead_letters=DeadLetters(
+                self._dead_letters, retries.give_up if retries else self._drop
+            ),
             restore_topics=self._restore_topics,
-            concurrency=self.settings.concurrency,
-            batch_max=self.settings.batch_max,
             suspend_ms=self.settings.suspend_ms,
-            dead_letters=self._dead_letters,
             statistics=self.statistics,
         )
+
+    async def _drop(self, message: StoredMessage, error: BaseException | None) -> bool:
+        log.warning(
+            "retries exhausted, broadcast message dropped topic=%s id=%s group=%s",
+            message.topic,
+            message.message_id,
+            self.spec.group,
+        )
+        return True
 
     def _broker_came(self, address: str) -> None:
         """Doubt all queues: a new connection may follow on one that was lost."""
@@ -314,27 +340,15 @@ class PushEngine(Engine):
             self._allocation.forget(topic)
 
     def _make_loop(self, fetched: ProcessQueue, offset: QueueOffset | FirstOffset) -> PullLoop:
-        topic = fetched.queue.topic
         return PullLoop(
             fetched,
-            instance=self._instance,
-            group=self.group,
-            wanted=lambda: self._subscriptions.filter_of(topic),
-            first_offset=offset,
-            store=self.store,
-            service=self.service,
-            limits=self._limits,
-            keep=self._filters.keep,
-            settings=self.settings,
-            replica=self.replica,
-            suspended=lambda: self.suspended,
-            ordered=self._locks is not None,
-            commit_with_pull=not self.spec.broadcast,
-            stats=self.statistics,
+            offset,
+            requests=self._requests,
+            conditions=self._conditions,
+            consumption=self._consumption,
             failures=self._failures,
             on_moved=lambda cause, response: self._continue_elsewhere(fetched, cause, response),
             on_broken=lambda: self.queues.interrupt(fetched),
-            check_pause=self._pauses.check,
         )
 
     async def _continue_elsewhere(

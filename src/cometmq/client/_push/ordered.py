@@ -20,7 +20,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
 from cometmq.client._consuming.group_calls import GroupCalls
@@ -31,7 +31,7 @@ from cometmq.client._consuming.handler_calls import (
     OrderedOutcome,
     ordered_outcome_of,
 )
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.retries import DeadLetters
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
 from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
@@ -60,6 +60,7 @@ class Locks:
         queues: returns the assigned queues.
         now: a steady clock in seconds.
         on_locked: called with a queue whose lost lock was renewed.
+        unlock_delay_s: seconds until a released queue with messages left is unlocked.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Locks:
         queues: Callable[[], Collection[ProcessQueue]],
         now: Callable[[], float],
         on_locked: Callable[[ProcessQueue], None] | None = None,
+        unlock_delay_s: float = 0.0,
     ) -> None:
         self._calls = calls
         self._group = group
@@ -78,6 +80,7 @@ class Locks:
         self._queues = queues
         self._now = now
         self._on_locked = on_locked
+        self._unlock_delay_s = unlock_delay_s
         self._later: dict[MessageQueue, asyncio.TimerHandle] = {}
         self._unconfirmed: set[MessageQueue] = set()
         """Queues whose lock was requested: a call that was cancelled leaves its queue here."""
@@ -147,19 +150,18 @@ class Locks:
         for queue in owned:
             self._set_locked(queue, queue.queue in locked)
 
-    async def release_after(self, queue: ProcessQueue, delay_s: float) -> None:
-        """Unlock a queue after a delay.
+    async def release(self, queue: ProcessQueue) -> None:
+        """Unlock a queue: at once if it is empty, else after the delay.
 
         Args:
             queue: a revoked queue without a running handler call.
-            delay_s: seconds until other members can lock it; 0 unlocks it at once.
         """
         queue.locked = False
-        if delay_s <= 0:
+        if not queue.count or self._unlock_delay_s <= 0:
             await self._unlock_all({queue.queue})
             return
         loop, which = asyncio.get_running_loop(), queue.queue
-        self._later[which] = loop.call_later(delay_s, self._unlock_due, which)
+        self._later[which] = loop.call_later(self._unlock_delay_s, self._unlock_due, which)
 
     async def unlock(self, queue: MessageQueue) -> None:
         """Unlock a queue that was locked and not assigned."""
@@ -202,9 +204,6 @@ FAILED_CHAIN_S = 3.0
 UNTIL_LOCKED_S = math.inf
 """The pause of a queue that could not be locked: `Locks` renews lost locks, and resumes it."""
 
-GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
-"""Dead-letters a message; returns whether a broker accepted it."""
-
 
 class OrderedService:
     """The consume service of a consumer that keeps the order of each queue.
@@ -213,12 +212,9 @@ class OrderedService:
         handling: calls the handler.
         store: receives the offsets to commit.
         locks: the broker locks; None if every member consumes all queues.
-        give_up: dead-letters a message; None drops it, as in broadcasting.
+        dead_letters: which messages are dead-lettered, and how.
         restore_topics: gives the messages of a queue the topics that applications know.
-        concurrency: queues that are consumed at a time.
-        batch_max: messages of one call.
         suspend_ms: the pause of a queue after a failure.
-        dead_letters: decides which messages become dead letters.
         statistics: counts.
         continuous_s: the longest time of one chain.
     """
@@ -229,24 +225,20 @@ class OrderedService:
         *,
         store: OffsetStore,
         locks: Locks | None,
-        give_up: GiveUp | None,
+        dead_letters: DeadLetters,
         restore_topics: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
-        concurrency: int,
-        batch_max: int,
         suspend_ms: int,
-        dead_letters: DeadLetterRule,
         statistics: Statistics,
         continuous_s: float = CONTINUOUS_S,
     ) -> None:
         self._handling = handling
         self._store = store
         self._locks = locks
-        self._give_up = give_up
-        self._restore_topics = restore_topics
-        self._limit = ConcurrencyLimit(concurrency)
-        self._batch_max = 1 if handling.takes_one else batch_max
-        self._suspend_ms = suspend_ms
         self._dead_letters = dead_letters
+        self._restore_topics = restore_topics
+        self._limit = ConcurrencyLimit(handling.limits.concurrency)
+        self._batch_max = handling.limits.batch_max
+        self._suspend_ms = suspend_ms
         self._statistics = statistics
         self._continuous_s = continuous_s
         self._chains: set[ProcessQueue] = set()
@@ -393,7 +385,7 @@ class OrderedService:
             queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
         )
         self._handling.after(ended, outcome.end)
-        rule, level, pause_s = self._dead_letters, outcome.delay_level, outcome.pause_s
+        rule, level, pause_s = self._dead_letters.rule, outcome.delay_level, outcome.pause_s
         after = rule.redelivery(messages[-lost], level, pause_s) if lost else ""
         self._handling.report(messages, ended, lost, after)
 
@@ -437,23 +429,12 @@ class OrderedService:
         """Dead-letter messages after their last retry; return whether that was done with all."""
         is_kept = False
         for message in messages:
-            is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
-            if not is_dead or not await self._given_up(message, outcome.error):
+            is_dead = self._dead_letters.rule.applies_to(message, outcome.delay_level)
+            if not is_dead or not await self._dead_letters.store(message, outcome.error):
                 self._handling.failed(message, outcome.error, is_dead=False)
                 message.reconsume_times += 1
                 is_kept = True
         return not is_kept
-
-    async def _given_up(self, message: StoredMessage, error: BaseException | None) -> bool:
-        if self._give_up is None:
-            log.warning(
-                "retries exhausted, broadcast message dropped topic=%s id=%s group=%s",
-                message.topic,
-                message.message_id,
-                self._handling.group,
-            )
-            return True
-        return await self._give_up(message, error)
 
 
 class ConcurrencyLimit:

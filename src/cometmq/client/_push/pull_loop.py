@@ -74,25 +74,56 @@ class _Target(NamedTuple):
     is_master: bool
 
 
+class PullRequests(NamedTuple):
+    """The requests of all pull loops of a consumer."""
+
+    instance: ClientCore
+    """The connections to use."""
+    group: str
+    """The consumer group."""
+    filter_of: Callable[[str], Filter | None]
+    """Returns the filter of a topic; None while it is not subscribed."""
+    settings: PushSettings
+    replica: ReplicaChoice
+    """Which replica to pull from."""
+    commit_offsets: bool
+    """Whether a pull to the master commits the consumed offset."""
+
+
+class PullConditions(NamedTuple):
+    """The conditions under which a queue is pulled."""
+
+    limits: Limits
+    """When the queue has enough messages."""
+    suspended: Callable[[], bool]
+    """Returns whether nothing is to be pulled for now."""
+    need_lock: bool
+    """Whether the queue must be locked at its broker."""
+    check_pause: Callable[[], None] = lambda: None
+    """Called before a pull and after its response: drops the process queue if this process stood
+    still for long."""
+
+
+class PullConsumption(NamedTuple):
+    """The way of pulled messages to the handler."""
+
+    keep: MessageFilter
+    """Takes messages out that are not to be consumed."""
+    service: ConsumeService[ProcessQueue]
+    """Consumes the others."""
+    store: OffsetStore
+    """Gets the offset of an empty queue, and returns what may be committed."""
+    stats: PullStats | None
+    """Counts pulls."""
+
+
 class PullLoop(FetchLoop[PullResult]):
     """Keeps one process queue filled.
 
     Args:
         process_queue: what is filled.
-        instance: the connections to use.
-        group: the consumer group.
-        wanted: returns the filter of the queue's topic; None while it is not subscribed.
         first_offset: where to start, or how to find out.
-        store: gets the offset of an empty queue, and returns what may be committed.
-        service: consumes what was pulled.
-        limits: when the queue has enough messages.
-        keep: takes messages out that are not to be consumed.
-        settings: of the consumer.
-        replica: which replica to pull from.
-        suspended: returns whether nothing is to be pulled for now.
-        ordered: whether the queue must be locked at its broker before it is pulled.
-        commit_with_pull: whether a pull to the master commits the consumed offset.
-        stats: counts pulls.
+        requests, conditions, consumption: see there; all loops of a consumer share them.
         failures: logs failed pulls.
         on_moved: called with the cause and the response when the queue cannot continue at its
             offset. It drops the process queue, so that the loop ends, and has the queue assigned
@@ -100,33 +131,21 @@ class PullLoop(FetchLoop[PullResult]):
         on_broken: called when messages could not be handed over after they were put in, or a pull
             made no progress for long: the process queue is dropped, and the queue must be assigned
             again at the committed offset.
-        check_pause: called before a pull and after its response: drops the process queue if this
-            process stood still for long.
     """
 
     def __init__(
         self,
         process_queue: ProcessQueue,
-        *,
-        instance: ClientCore,
-        group: str,
-        wanted: Callable[[], Filter | None],
         first_offset: FirstOffset | QueueOffset,
-        store: OffsetStore,
-        service: ConsumeService[ProcessQueue],
-        limits: Limits,
-        keep: MessageFilter,
-        settings: PushSettings,
-        replica: ReplicaChoice,
-        suspended: Callable[[], bool],
-        ordered: bool,
-        commit_with_pull: bool,
-        stats: PullStats | None,
+        *,
+        requests: PullRequests,
+        conditions: PullConditions,
+        consumption: PullConsumption,
         failures: SupervisedFailureLog,
         on_moved: Callable[[Cause, PullResult], Awaitable[None]],
         on_broken: Callable[[], None],
-        check_pause: Callable[[], None] = lambda: None,
     ) -> None:
+        instance, settings = requests.instance, requests.settings
         self.queue = process_queue.queue
         self.next_offset: QueueOffset | None = None
         """The offset of the next pull; None until it is known."""
@@ -143,22 +162,16 @@ class PullLoop(FetchLoop[PullResult]):
         self._fast_path = PullFastPath.of(instance)
         self._filter_servers = FilterServers.of(instance)
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
-        self._group = group
-        self._wanted = wanted
+        self._group = requests.group
         self._first_offset = first_offset
-        self._store = store
-        self._service = service
-        self._limits = limits
-        self._keep = keep
+        self._filter_of = requests.filter_of
         self._settings = settings
-        self._replica = replica
-        self._suspended = suspended
-        self._ordered = ordered
-        self._commit_with_pull = commit_with_pull
-        self._stats = stats
+        self._replica = requests.replica
+        self._commit_offsets = requests.commit_offsets
+        self._limits, self._suspended, self._need_lock, self._check_pause = conditions
+        self._keep, self._service, self._store, self._stats = consumption
         self._on_moved = on_moved
         self._on_broken = on_broken
-        self._check_pause = check_pause
         self._pulls: QueuePulls | None = None
         self._target: _Target | None = None
         """The broker of the last pull."""
@@ -184,8 +197,8 @@ class PullLoop(FetchLoop[PullResult]):
     def _is_blocked(self) -> bool:
         return (
             self._suspended()
-            or (self._ordered and not self._process_queue.locked)
-            or self._wanted() is None
+            or (self._need_lock and not self._process_queue.locked)
+            or self._filter_of(self.queue.topic) is None
             or self._limits.reached_limit(self._process_queue) is not None
         )
 
@@ -224,7 +237,7 @@ class PullLoop(FetchLoop[PullResult]):
         if self.next_offset is None:
             first = self._first_offset
             self.next_offset = await first() if callable(first) else first
-        wanted = self._wanted()
+        wanted = self._filter_of(self.queue.topic)
         if wanted is None:
             return None
         pulls = self._pulls
@@ -273,12 +286,12 @@ class PullLoop(FetchLoop[PullResult]):
         self._failed_pulls = 0
         # The broker may have applied another filter, whose messages this one would drop.
         self._check_pause()
-        is_void = self._process_queue.dropped or self._wanted() != wanted
+        is_void = self._process_queue.dropped or self._filter_of(self.queue.topic) != wanted
         return None if is_void else result
 
     def _commits_with_pull(self) -> bool:
         queue = self._process_queue
-        return self._commit_with_pull and not queue.topic_missed and not queue.is_in_doubt()
+        return self._commit_offsets and not queue.topic_missed and not queue.is_in_doubt()
 
     def _pulls_of(self, wanted: Filter) -> QueuePulls:
         pull = Pull(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.handler_calls import CallLimits, HandlerCalls
+from cometmq.client._consuming.retries import DeadLetterRule, DeadLetters
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._pop.calls import ReceiptHandle
 from cometmq.client._pop.service import Popped, PopQueue, PopService
@@ -64,13 +64,12 @@ class Rig:
         self.dead: list[tuple[int, BaseException | None]] = []
         self._takes_dead = takes_dead
         self.service = PopService(
-            HandlerCalls(handler, batch_handler, group="g", client_id="c", threads=4),
+            HandlerCalls(
+                handler, batch_handler, group="g", client_id="c", limits=CallLimits(concurrency, 8)
+            ),
             acks=self.broker,  # type: ignore[arg-type]
-            give_up=self._give_up,
+            dead_letters=DeadLetters(DeadLetterRule(retries_max), self._give_up),
             show=Namespace(namespace).unwrap_topics,
-            concurrency=concurrency,
-            batch_max=8,
-            dead_letters=DeadLetterRule(retries_max),
             statistics=self.statistics,
         )
 

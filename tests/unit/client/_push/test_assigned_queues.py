@@ -71,17 +71,16 @@ class Rig:
             "c",
             queues=lambda: self.queues.process_queues(),
             now=asyncio.get_running_loop().time,
+            unlock_delay_s=unlock_delay_s,
         )
         self.queues = AssignedQueues(
             "g",
             store=self.store,
-            locks=lambda: self.locks if locks else None,
-            handover=lambda: None,
+            exclusion=self.locks if locks else None,
             first_offset=self._first_offset,
             make_loop=self._make_loop,  # type: ignore[arg-type]
             on_rebalanced=self._rebalanced,
             on_free=self.freed.set,
-            unlock_delay_s=unlock_delay_s,
             tasks=Supervisor("pulls"),
         )
 

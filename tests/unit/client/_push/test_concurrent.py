@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cometmq.client._callbacks import KINDS_MAX, TraceTimes
-from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.handler_calls import CallLimits, HandlerCalls
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._push.concurrent import ConcurrentService
+from cometmq.client._push.concurrent import ConcurrentService, Redelivery
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
@@ -55,14 +55,11 @@ class Rig:
                 group="g",
                 client_id="c",
                 hooks=hooks,
-                threads=concurrency,
+                limits=CallLimits(concurrency, batch_max, timeout_s),
             ),
             store=self.offsets,
-            send_back=None if broadcast else self._take_back,
+            redelivery=None if broadcast else Redelivery(self._take_back, lambda *_: "none"),
             restore_topics=lambda queue, messages: None,
-            concurrency=concurrency,
-            batch_max=batch_max,
-            timeout_s=timeout_s,
             statistics=self.statistics,
             now=clock or (lambda: self.now),
             local_retry_s=0.01,
@@ -316,7 +313,7 @@ async def test_a_failed_message_that_is_being_sent_back_is_not_sent_back_as_late
         await may_end.wait()
         return await take_back(*arguments)
 
-    rig.service._send_back = slowly
+    rig.service._redelivery = Redelivery(slowly, lambda *_: "none")
     rig.fetch(0)
     await begun.wait()
     rig.now += 61

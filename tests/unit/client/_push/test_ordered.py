@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.client import PushConsumer
-from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.handler_calls import CallLimits, HandlerCalls
+from cometmq.client._consuming.retries import DeadLetterRule, DeadLetters
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push import ordered as locking
 from cometmq.client._push.ordered import ConcurrencyLimit, Locks, OrderedService
@@ -95,17 +95,14 @@ class Rig:
                 batch_handler,
                 group="g",
                 client_id="c",
-                threads=concurrency,
+                limits=CallLimits(concurrency, batch_max),
                 ordered=True,
             ),
             store=self.offsets,
             locks=self.locks if locks else None,
-            give_up=self._give_up,
+            dead_letters=DeadLetters(DeadLetterRule(retries_max), self._give_up),
             restore_topics=lambda queue, messages: None,
-            concurrency=concurrency,
-            batch_max=batch_max,
             suspend_ms=suspend_ms,
-            dead_letters=DeadLetterRule(retries_max),
             statistics=Statistics(lambda: self.now),
             continuous_s=continuous_s,
         )
@@ -595,7 +592,7 @@ class LockingBroker:
 
 
 class HeldLocks:
-    def __init__(self) -> None:
+    def __init__(self, unlock_delay_s: float = 0.0) -> None:
         self.now = 100.0
         self.broker = LockingBroker()
         self.one, self.two = (
@@ -610,6 +607,7 @@ class HeldLocks:
             queues=lambda: [self.one, self.two],
             now=lambda: self.now,
             on_locked=self.back.append,
+            unlock_delay_s=unlock_delay_s,
         )
 
 
@@ -770,10 +768,10 @@ async def test_a_queue_whose_lock_is_back_begins_behind_what_another_member_has_
     assert min(commits, default=first.queue_offset) >= first.queue_offset
 
 
-async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:
-    rig = HeldLocks()
+async def test_an_empty_queue_is_unlocked_at_once_when_it_is_released() -> None:
+    rig = HeldLocks(unlock_delay_s=20.0)
     await rig.locks.renew()
-    await rig.locks.release_after(rig.one, 0.0)
+    await rig.locks.release(rig.one)
 
     assert rig.broker.unlocked == [{rig.one.queue}]
     assert not rig.one.locked
@@ -782,10 +780,11 @@ async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -
 async def test_a_queue_is_unlocked_only_after_the_delay_of_20_s_when_messages_are_left() -> None:
     """RocketMQ 4.9's delay: nothing is unlocked before it is over."""
     loop = asyncio.get_running_loop()
-    rig = HeldLocks()
+    rig = HeldLocks(unlock_delay_s=20.0)
+    rig.one.put([stored(5)])
     await rig.locks.renew()
     began = loop.time()
-    await rig.locks.release_after(rig.one, 20.0)
+    await rig.locks.release(rig.one)
     assert rig.broker.unlocked == []
     async with asyncio.timeout(60):
         await rig.broker.moved.wait()
@@ -795,8 +794,9 @@ async def test_a_queue_is_unlocked_only_after_the_delay_of_20_s_when_messages_ar
 
 
 async def test_a_queue_that_comes_back_before_the_delay_is_over_stays_locked() -> None:
-    rig = HeldLocks()
-    await rig.locks.release_after(rig.one, 20.0)
+    rig = HeldLocks(unlock_delay_s=20.0)
+    rig.one.put([stored(5)])
+    await rig.locks.release(rig.one)
     assert await rig.locks.lock(rig.one.queue)
     await asyncio.sleep(60)
 
@@ -804,9 +804,10 @@ async def test_a_queue_that_comes_back_before_the_delay_is_over_stays_locked() -
 
 
 async def test_all_locks_are_given_back_at_once_at_the_end() -> None:
-    rig = HeldLocks()
+    rig = HeldLocks(unlock_delay_s=20.0)
+    rig.one.put([stored(5)])
     await rig.locks.renew()
-    await rig.locks.release_after(rig.one, 20.0)
+    await rig.locks.release(rig.one)
     await rig.locks.stop()
 
     assert rig.broker.unlocked == [{rig.one.queue, rig.two.queue}]

@@ -15,7 +15,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.continuation import Cause
 from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._push.pull_loop import PullLoop
+from cometmq.client._push.pull_loop import PullConditions, PullConsumption, PullLoop, PullRequests
 from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FetchLoop, SupervisedFailureLog
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
@@ -107,20 +107,24 @@ class Consumer:
         used = PushSettings(**{"retry_ms": 1, **settings})
         loop = PullLoop(
             self.fetched,
-            instance=self.instance,
-            group="g",
-            wanted=lambda: self.wanted,
-            first_offset=QueueOffset(offset),
-            store=self.store,
-            service=self,
-            limits=Limits(used, spans=True),
-            keep=lambda queue, messages: self.keep(queue, messages),
-            settings=used,
-            replica=self.replica,
-            suspended=lambda: False,
-            ordered=False,
-            commit_with_pull=commit_with_pull,
-            stats=self,
+            QueueOffset(offset),
+            requests=PullRequests(
+                self.instance,
+                "g",
+                filter_of=lambda topic: self.wanted,
+                settings=used,
+                replica=self.replica,
+                commit_offsets=commit_with_pull,
+            ),
+            conditions=PullConditions(
+                Limits(used, spans=True), suspended=lambda: False, need_lock=False
+            ),
+            consumption=PullConsumption(
+                keep=lambda queue, messages: self.keep(queue, messages),
+                service=self,
+                store=self.store,
+                stats=self,
+            ),
             failures=self.failures,
             on_moved=self._is_moved,
             on_broken=self.broken.set,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cometmq.client._callbacks import Caller
-from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.handler_calls import CallLimits, HandlerCalls
 from cometmq.client.errors import KeyMissingError
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder
 from cometmq.client.idempotent import (
@@ -367,7 +367,7 @@ async def test_group_of_the_consumer_is_used_if_none_is_given(
     context = ConsumeContext("", message().queue)
 
     for group in ("g", "g", "other"):
-        calls = HandlerCalls(once, None, group=group, client_id="c", threads=1)
+        calls = HandlerCalls(once, None, group=group, client_id="c", limits=CallLimits(1))
         ended = await calls.run([message()], context)
         calls.end(left=0)
         assert ended.error is None

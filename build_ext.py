@@ -54,6 +54,7 @@ COMPILED: dict[str, str] = {
     "cometmq.protocol.signed_fields": "the fields of nearly every send and pull that is signed",
     "cometmq.protocol.lazy_record": "every message that a consumer gets",
     "cometmq.sql92.expression": "the expression of every message that a consumer filters by SQL92",
+    "cometmq.store.log.new_record": "every message on its way into the log",
     "cometmq.store.log.record_layout": "fixed layouts in mapped memory, several for every message",
     "cometmq.store.log.segments": "finds the file of every offset",
     "cometmq.store.log.commit_log": "the record of every message into the log",

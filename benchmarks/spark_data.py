@@ -20,7 +20,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.schema import arrow_schema, log_columns
-from cometmq.store import MessageStore, StoreSettings
+from cometmq.store import MessageStore, NewRecord, StoreSettings
 
 BODY_BYTES = 128
 TOPICS = ("orders", "payments", "shipments", "refunds")
@@ -44,7 +44,7 @@ def make_store(root: Path, messages: int) -> None:
     store = MessageStore(settings)
     store.open()
     for arguments, more in _messages(messages):
-        store.append(*arguments, **more)
+        store.append(NewRecord(*arguments, **more))
     store.close()
     done.touch()
 

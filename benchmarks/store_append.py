@@ -19,7 +19,7 @@ from statistics import median
 from cometmq.cli.build import version_line
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
-from cometmq.store import MessageStore, StoreSettings, TagMatcher
+from cometmq.store import MessageStore, NewRecord, StoreSettings, TagMatcher
 
 ON_DISK = Path(__file__).resolve().parent.parent / "build" / "bench"
 RUNS = 5
@@ -80,13 +80,15 @@ def append(store: MessageStore, body: bytes) -> int:
     properties = [PROPERTIES.format(number).encode() for number in range(1000)]
     for number in range(MESSAGES):
         store.append(
-            "bench",
-            number % QUEUES,
-            body,
-            properties[number % 1000],
-            born_time_ms=1_700_000_000_000,
-            born_host=HOST,
-            store_host=HOST,
+            NewRecord(
+                "bench",
+                number % QUEUES,
+                body,
+                properties[number % 1000],
+                born_time_ms=1_700_000_000_000,
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
     return MESSAGES
 
@@ -99,13 +101,15 @@ def append_batches(store: MessageStore) -> int:
     body = encode_batch(items)
     for number in range(MESSAGES // 32):
         store.append_batch(
-            "bench",
-            number % QUEUES,
-            body,
-            b"",
-            born_time_ms=1_700_000_000_000,
-            born_host=HOST,
-            store_host=HOST,
+            NewRecord(
+                "bench",
+                number % QUEUES,
+                body,
+                b"",
+                born_time_ms=1_700_000_000_000,
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
     return MESSAGES // 32 * 32
 
@@ -132,13 +136,15 @@ def append_and_sync(store: MessageStore) -> int:
     count = 300
     for _ in itertools.repeat(None, count):
         store.append(
-            "bench",
-            0,
-            b"x" * 128,
-            b"",
-            born_time_ms=1_700_000_000_000,
-            born_host=HOST,
-            store_host=HOST,
+            NewRecord(
+                "bench",
+                0,
+                b"x" * 128,
+                b"",
+                born_time_ms=1_700_000_000_000,
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
         store.flush()
     return count

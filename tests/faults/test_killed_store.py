@@ -62,6 +62,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.store import NewRecord
 from cometmq.system.files import SystemMappedFile
 from support.stores import BROKER, PRODUCER, opened, put
 store = opened(Path(sys.argv[1]), commit_log_file_bytes=2**16, index_entries=10_000)
@@ -70,7 +71,7 @@ for number in range(300):
 SystemMappedFile.write = lambda *write: os.kill(os.getpid(), 9)
 lost = encode_batch([BatchItem(0, b"lost", b"KEYS\\x01lost\\x02")] * 150)
 hosts = {"born_host": PRODUCER, "store_host": BROKER}
-store.append_batch("orders", 0, lost, b"", born_time_ms=5, **hosts)
+store.append_batch(NewRecord("orders", 0, lost, born_time_ms=5, **hosts))
 """
 
 

@@ -38,7 +38,7 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, ReplicaError
+from cometmq.store import MessageStore, NewRecord, ReplicaError
 from cometmq.store.config_files import JsonFile
 from cometmq.store.lifecycle import cleaner, loader, recovery
 from cometmq.store.lifecycle.abort_file import AbortFile
@@ -246,7 +246,9 @@ class Case:
             body, properties = self.made()
             self.in_flight = queue, [body]
             stored = self.store.append(
-                *queue, body, properties, born_time_ms=0, born_host=PRODUCER, store_host=BROKER
+                NewRecord(
+                    *queue, body, properties, born_time_ms=0, born_host=PRODUCER, store_host=BROKER
+                )
             )
             self.was_stored(stored.queue_offset, [stored.log_offset + stored.size_bytes])
 
@@ -255,12 +257,14 @@ class Case:
         items = [BatchItem(0, *self.made()) for _ in range(1 + self.chance.below(5))]
         self.in_flight = queue, [item.body for item in items]
         stored = self.store.append_batch(
-            *queue,
-            encode_batch(items),
-            b"",
-            born_time_ms=0,
-            born_host=PRODUCER,
-            store_host=BROKER,
+            NewRecord(
+                *queue,
+                encode_batch(items),
+                b"",
+                born_time_ms=0,
+                born_host=PRODUCER,
+                store_host=BROKER,
+            )
         )
         ends = [*stored.log_offsets[1:], stored.log_offset_end]
         self.was_stored(stored.queue_offset, ends)
@@ -285,13 +289,15 @@ class Case:
         scheduled = schedule(LEVELS, *LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
         assert scheduled is not None
         stored = self.store.append(
-            scheduled.topic,
-            scheduled.queue_id,
-            body,
-            encode_properties(scheduled.properties),
-            born_time_ms=0,
-            born_host=PRODUCER,
-            store_host=BROKER,
+            NewRecord(
+                scheduled.topic,
+                scheduled.queue_id,
+                body,
+                encode_properties(scheduled.properties),
+                born_time_ms=0,
+                born_host=PRODUCER,
+                store_host=BROKER,
+            )
         )
         self.delayed[number] = stored.log_offset + stored.size_bytes
 

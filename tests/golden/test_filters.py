@@ -15,7 +15,7 @@ from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.sql92 import compile_expression
-from cometmq.store import GetStatus, MessageStore, StoreSettings
+from cometmq.store import GetStatus, MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -139,10 +139,10 @@ def test_further_messages_get_extension_units_like_the_recorded_ones(
     for unit in queue["units"]:
         properties = messages[unit[0]]["properties"]
         text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-        store.append(
+        store.append(NewRecord(
             "TopicSql", 0, b"again", text.encode(),
             born_time_ms=1, born_host=bytes(8), store_host=bytes(8),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     met = store.ext_units("TopicSql", 0, 0, 2 * end)
     assert [(unit.tags_code, unit.bitmap.hex()) for unit in met[:end] if unit is not None] == [

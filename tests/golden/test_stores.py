@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cometmq.protocol.record import decode_record, encode_host
-from cometmq.store import GetStatus, MessageStore, StoreSettings
+from cometmq.store import GetStatus, MessageStore, NewRecord, StoreSettings
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint
 from cometmq.system.files import SystemFiles
@@ -228,13 +228,15 @@ def test_further_messages_go_behind_the_recorded_ones(name: str, settings: Store
     with_store.open()
     for number in range(1500):
         stored = with_store.append(
-            topic,
-            queue_id,
-            b"new %d" % number,
-            b"KEYS\x01fresh%d\x02TAGS\x01TagNew\x02" % number,
-            born_time_ms=1,
-            born_host=HOST,
-            store_host=HOST,
+            NewRecord(
+                topic,
+                queue_id,
+                b"new %d" % number,
+                b"KEYS\x01fresh%d\x02TAGS\x01TagNew\x02" % number,
+                born_time_ms=1,
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
         assert stored.queue_offset == end + number
     with_store.close()

@@ -29,7 +29,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, check
 from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port
-from cometmq.store import Appended, MessageStore, StoreSettings
+from cometmq.store import Appended, MessageStore, NewRecord, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
@@ -303,8 +303,10 @@ def committed_without_op(settings: StoreSettings) -> Appended:
     properties = {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "u"}
     text = encode_properties(half_properties("t", 1, properties))
     facts = {"born_time_ms": 1, "born_host": host, "store_host": host}
-    half = store.append(HALF_TOPIC, 0, b"paid", text, **facts)
-    store.append("t", 1, b"paid", text, sys_flag=8, prepared_offset=half.log_offset, **facts)
+    half = store.append(NewRecord(HALF_TOPIC, 0, b"paid", text, **facts))
+    store.append(
+        NewRecord("t", 1, b"paid", text, sys_flag=8, prepared_offset=half.log_offset, **facts)
+    )
     store.flush()
     store.abandon()
     return half
@@ -544,7 +546,7 @@ async def test_what_is_stored_beside_sends_is_synced_soon(start: Start) -> None:
     assert (await running.send(b"x")).code == 0
     core = running.broker.core
     core.store.append(
-        "t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8)
+        NewRecord("t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8))
     )
     assert core.store.flushed_to < core.store.written_to
     async with asyncio.timeout(60):

@@ -47,6 +47,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.message_id import encode_offset_id
+from cometmq.store import NewRecord
 from cometmq.testing.threaded import ThreadedCluster
 from support.access import tables_of_rights
 from support.build import compiled_modules
@@ -207,10 +208,12 @@ class Servers(Measured):
         body = encode_batch([BatchItem(0, b"x" * 8, properties)] * 2000)
         host = bytes([127, 0, 0, 1]) + bytes(4)
         for _ in range(MESSAGES // 2000):
-            store.append_batch(LONG, 0, body, b"", born_time_ms=1, born_host=host, store_host=host)
+            store.append_batch(
+                NewRecord(LONG, 0, body, b"", born_time_ms=1, born_host=host, store_host=host)
+            )
         for queue in range(WIDE_FILES):
             stored = store.append(
-                WIDE, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+                NewRecord(WIDE, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host)
             )
         self.last_record = stored.log_offset
 
@@ -701,7 +704,7 @@ async def _make_wide(servers: Servers, name: str) -> None:
         core.stats.put(name, queue, 1, 1)
         if queue < WIDE_FILES:
             core.store.append(
-                name, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+                NewRecord(name, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host)
             )
 
 
@@ -711,7 +714,15 @@ def unused_topics(servers: Servers) -> Frames:
     async def make() -> None:
         for number in range(500):
             servers.broker.core.store.append(
-                f"unknown-{number}", 0, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+                NewRecord(
+                    f"unknown-{number}",
+                    0,
+                    b"x",
+                    b"",
+                    born_time_ms=1,
+                    born_host=host,
+                    store_host=host,
+                )
             )
 
     servers.prepare(make())
@@ -1347,13 +1358,15 @@ def many_due_messages(servers: Servers) -> Frames:
                 *(level, LONG.encode()),
             )
             core.store.append(
-                DELAY_TOPIC,
-                level - 1,
-                body,
-                properties,
-                born_time_ms=1,
-                born_host=host,
-                store_host=host,
+                NewRecord(
+                    DELAY_TOPIC,
+                    level - 1,
+                    body,
+                    properties,
+                    born_time_ms=1,
+                    born_host=host,
+                    store_host=host,
+                )
             )
 
     servers.prepare(store(DUE_MESSAGES, b"x" * 100))

@@ -39,7 +39,7 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import Connection, RequestHandler
 from cometmq.remoting.features import Deferred
-from cometmq.store import MessageStore, StoreSettings
+from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -197,13 +197,15 @@ class Administered:
         """Store a message one second after the last one; returns its place in the log."""
         self.clock.advance(1000)
         stored = self.store.append(
-            topic,
-            queue_id,
-            body,
-            encode_properties(properties),
-            born_time_ms=self.clock.now_ms(),
-            born_host=HOST,
-            store_host=HOST,
+            NewRecord(
+                topic,
+                queue_id,
+                body,
+                encode_properties(properties),
+                born_time_ms=self.clock.now_ms(),
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
         self.stats.put(topic, queue_id, 1, stored.size_bytes)
         return int(stored.log_offset)

@@ -12,7 +12,7 @@ import pytest
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host
-from cometmq.store import Appended, GetStatus, MessageStore, StoreSettings
+from cometmq.store import Appended, GetStatus, MessageStore, NewRecord, StoreSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files
 
@@ -92,16 +92,18 @@ def put(
 ) -> Appended:
     """Append one message."""
     return store.append(
-        topic,
-        queue_id,
-        body,
-        encode_properties(properties or {}),
-        **{
-            "born_time_ms": 1_600_000_000_000,
-            "born_host": PRODUCER,
-            "store_host": BROKER,
-            **more,
-        },
+        NewRecord(
+            topic,
+            queue_id,
+            body,
+            encode_properties(properties or {}),
+            **{
+                "born_time_ms": 1_600_000_000_000,
+                "born_host": PRODUCER,
+                "store_host": BROKER,
+                **more,
+            },
+        )
     )
 
 

@@ -214,7 +214,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.remoting import RemotingClient, RemotingSettings, Response
 from cometmq.sql92 import compile_expression
-from cometmq.store import NewMessage
+from cometmq.store import NewRecord
 
 TEXT = b"n\\x01abc\\x02"
 HALF = "TRAN_MSG\\x01true\\x02PGROUP\\x01p\\x02UNIQ_KEY\\x01id\\x02"

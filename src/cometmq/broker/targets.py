@@ -16,7 +16,7 @@ from cometmq.model.errors import InvalidMessageError
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import RecordParts
-from cometmq.store import NewMessage
+from cometmq.store import NewRecord
 
 _REAL_TOPIC = marker(names.REAL_TOPIC.encode())
 _REAL_QID = marker(names.REAL_QID.encode())
@@ -75,7 +75,7 @@ def stored_again(
     sys_flag: int | None = None,
     store_host: bytes | None = None,
     reconsume_times: int | None = None,
-) -> NewMessage:
+) -> NewRecord:
     """Return what is appended to store a record again in another queue.
 
     Args:
@@ -85,16 +85,16 @@ def stored_again(
         properties, sys_flag, store_host, reconsume_times: new values; None keeps those of the
             record.
     """
-    return NewMessage(
+    return NewRecord(
         topic,
         queue_id,
         record.body,
         record.properties if properties is None else properties,
-        record.flag,
-        record.sys_flag if sys_flag is None else sys_flag,
-        record.born_time_ms,
-        record.born_host,
-        record.store_host if store_host is None else store_host,
-        record.reconsume_times if reconsume_times is None else reconsume_times,
-        prepared_offset,
+        flag=record.flag,
+        sys_flag=record.sys_flag if sys_flag is None else sys_flag,
+        born_time_ms=record.born_time_ms,
+        born_host=record.born_host,
+        store_host=record.store_host if store_host is None else store_host,
+        reconsume_times=(record.reconsume_times if reconsume_times is None else reconsume_times),
+        prepared_offset=prepared_offset,
     )

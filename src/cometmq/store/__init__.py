@@ -3,7 +3,7 @@
 `MessageStore` is its interface. It uses no connection and no event loop.
 """
 
-from cometmq.store.appender import Appended, AppendedBatch, NewMessage
+from cometmq.store.appender import Appended, AppendedBatch
 from cometmq.store.config import SMALL_LOG_FILE_BYTES, StoreSettings
 from cometmq.store.errors import (
     NoRecordBeginsError,
@@ -16,6 +16,7 @@ from cometmq.store.errors import (
 from cometmq.store.index.key_search import QueryResult
 from cometmq.store.lifecycle.loader import kept_log_file_bytes
 from cometmq.store.log.commit_log import CONFIRMS_ALL
+from cometmq.store.log.new_record import NewRecord
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
 from cometmq.store.replica import Replica, ReplicaError
@@ -28,7 +29,7 @@ __all__ = [
     "CONFIRMS_ALL",
     "Appended",
     "AppendedBatch",
-    "NewMessage",
+    "NewRecord",
     "GetResult",
     "GetStatus",
     "QueryResult",

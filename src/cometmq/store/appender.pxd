@@ -7,6 +7,7 @@ from cometmq.store.queues.consume_queue cimport ConsumeQueue
 from cometmq.store.queues.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index.key_index cimport Index
 from cometmq.store.log cimport record_layout
+from cometmq.store.log.new_record cimport NewRecord
 from cometmq.store.log.segments cimport Segment
 
 
@@ -49,10 +50,6 @@ cdef class Appender:
     cdef TopicQueues _queues
     cdef ConsumeQueue _queue
     cdef bytes _checked_more
-    cdef readonly long long log_offset
-    cdef readonly int size_bytes
-    cdef readonly long long queue_offset
-    cdef readonly long long store_time_ms
     cdef bint _deferred
     cdef long long _deferred_ms
     cdef public object on_finish_deferred
@@ -63,57 +60,29 @@ cdef class Appender:
     cdef list _late_arrivals
     cdef Py_ssize_t _late_written
 
-    cpdef Appended append(
-        self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
-        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
-        long long prepared_offset)
-
-    @cython.locals(whole=cython.longlong, body=bytes, text=bytes)
-    cpdef list append_all(self, list messages)
+    cpdef Appended append(self, NewRecord record)
+    @cython.locals(whole=cython.longlong, record=NewRecord)
+    cpdef list append_all(self, list records)
     @cython.locals(appended=Appended)
-    cpdef Appended _append(
-        self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
-        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
-        long long prepared_offset)
-
-    cpdef AppendedBatch append_batch(
-        self, str topic, int queue_id, bytes batch_body, bytes properties, int sys_flag,
-        long long born_ms, bytes born_host, bytes store_host, int reconsumed)
-
+    cpdef Appended _append(self, NewRecord record)
+    cpdef AppendedBatch append_batch(self, NewRecord record)
+    @cython.locals(source=cython.p_uchar, text=cython.p_uchar, kind=cython.int)
+    cdef put(self, NewRecord record)
     @cython.locals(
-        text_bytes=cython.Py_ssize_t, total=cython.longlong, kind=cython.int)
-    cdef put(
-        self, str topic, long long queue_id, const unsigned char* source, Py_ssize_t body_at,
-        Py_ssize_t body_end, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_end,
-        bytes more, int flag, int sys_flag, long long born_ms, bytes born_host,
-        bytes store_host, int reconsumed, long long prepared_offset)
+        source=cython.p_uchar, start=cython.Py_ssize_t, stop=cython.Py_ssize_t, item=NewRecord,
+        extra=cython.int, whole=cython.longlong, packed_offsets=bytearray,
+        offsets=cython.p_uchar, field_bytes=cython.Py_ssize_t, position=cython.Py_ssize_t,
+        count=cython.Py_ssize_t)
+    cdef AppendedBatch put_batch(self, NewRecord record)
 
-    @cython.locals(
-        total=cython.longlong, whole=cython.longlong, first=cython.longlong,
-        log_offset=cython.longlong, extra=cython.longlong, item_flag=cython.int,
-        packed_offsets=bytearray, offsets=cython.p_uchar, field_bytes=cython.Py_ssize_t,
-        position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
-        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t)
-    cdef AppendedBatch put_batch(
-        self, str topic, long long queue_id, const unsigned char* source, Py_ssize_t start,
-        Py_ssize_t stop, bytes more, int sys_flag, long long born_ms, bytes born_host,
-        bytes store_host, int reconsumed)
-
+    cdef _prepare(self, NewRecord record, const unsigned char* text)
     @cython.locals(queues=TopicQueues, queue=ConsumeQueue)
-    cdef _prepare(self, str topic, long long queue_id, bytes more)
+    cdef _find_queue(self, NewRecord record)
     cdef long long _store_ms(self) except -1
-    @cython.locals(queues=TopicQueues, log_offset=cython.longlong, filled=cython.Py_ssize_t)
-    cdef long long _write(
-        self, long long total, const unsigned char* source, Py_ssize_t body_at,
-        Py_ssize_t body_end, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_end,
-        bytes more, Py_ssize_t text_bytes, long long queue_offset, int flag, int sys_flag,
-        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
-        long long prepared_offset) except -1
-
-    @cython.locals(total=cython.longlong)
-    cdef long long _record_bytes(
-        self, long long body_bytes, long long properties_bytes) except -1
-    cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
+    @cython.locals(queues=TopicQueues, filled=cython.Py_ssize_t)
+    cdef _write(self, NewRecord record, const unsigned char* source, const unsigned char* text)
+    @cython.locals(body_bytes=cython.longlong, total=cython.longlong)
+    cdef long long _record_bytes(self, NewRecord record) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
     @cython.locals(tags_code=cython.longlong, properties=bytes)
     cdef _dispatch(
@@ -141,10 +110,15 @@ cdef class Appender:
     cdef ConsumeQueue _new_queue(self, TopicQueues queues, long long queue_id)
 
 
-cdef long long _size_of(
-    long long field_bytes, long long body_bytes, long long properties_bytes) noexcept
+cdef long long _size_of(long long field_bytes, NewRecord record) noexcept
 
-@cython.locals(bits=cython.int)
-cdef int _v6_bits(bytes born_host, bytes store_host)
+@cython.locals(born_extra=cython.int, store_extra=cython.int)
+cdef int _take_hosts(NewRecord record) except -1
+cdef int _extra_of(bytes host) except -1
+
+@cython.locals(item=NewRecord)
+cdef NewRecord _item_of(NewRecord batch_record)
+cdef Py_ssize_t _take_item(
+    NewRecord item, const unsigned char* source, Py_ssize_t position, Py_ssize_t stop) except -1
 
 cdef _check_text(const unsigned char* text, Py_ssize_t at, Py_ssize_t end)

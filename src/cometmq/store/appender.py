@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
@@ -33,6 +33,7 @@ from cometmq.store.errors import DeferredFullError, StoreUnavailableError
 from cometmq.store.index.key_index import Index
 from cometmq.store.log import record_layout
 from cometmq.store.log.commit_log import CommitLog, room_failure
+from cometmq.store.log.new_record import NewRecord
 from cometmq.store.log.segments import Segment
 from cometmq.store.paths import directory_name
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -65,22 +66,6 @@ _CRC_MASK = CRC_MASK
 
 Arrival = Callable[[str, int, int, int, int, bytes], None]
 """Called for each message: topic, queue, queue offset, tags code, store time, properties."""
-
-
-class NewMessage(NamedTuple):
-    """A message to append; see `MessageStore.append` for the fields."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: bytes
-    flag: int
-    sys_flag: int
-    born_time_ms: int
-    born_host: bytes
-    store_host: bytes
-    reconsume_times: int
-    prepared_offset: int
 
 
 class Appended:
@@ -174,11 +159,6 @@ class Appender:
         self._queues: Any = None
         self._queue: Any = None
         self._checked_more = b""
-        self.log_offset = 0
-        """The log offset of the message of the last `put`."""
-        self.size_bytes = 0
-        self.queue_offset = 0
-        self.store_time_ms = 0
         self.on_new_topics: Callable[[list[str]], object] | None = None
         """Called with the topics that got their first queue from the log."""
         self.on_written: Callable[[], object] | None = None
@@ -194,50 +174,22 @@ class Appender:
         self._late_written = 0
         """How many of these have records that are written to the log."""
 
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-        prepared_offset: int,
-    ) -> Appended:
+    def append(self, record: NewRecord) -> Appended:
         """Store one message; see `MessageStore.append`."""
         self.finish_deferred()
-        return self._append(
-            topic,
-            queue_id,
-            body,
-            properties,
-            flag,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_host,
-            reconsumed,
-            prepared_offset,
-        )
+        return self._append(record)
 
-    def append_all(self, messages: list[NewMessage]) -> list[Appended]:
+    def append_all(self, records: list[NewRecord]) -> list[Appended]:
         """Store several messages with one write; see `MessageStore.append_all`."""
         self.finish_deferred()
         whole = 0
-        for message in messages:
-            topic, queue_id, body, text, _, _, _, born_host, store_host, _, _ = message
-            self._prepare(topic, queue_id, b"")
-            _check_text(text, 0, len(text))
-            whole += self._record_bytes(len(body), len(text))
-            whole += self._extra_bytes(born_host, store_host)
-            self._make_room(self._queue, whole, len(messages))
+        for record in records:
+            self._prepare(record, octets.start_of(record.text))
+            whole += record.size_bytes
+            self._make_room(self._queue, whole, len(records))
         self.defer()  # all of them fit into the same write now
         try:
-            stored = [self._append(*message) for message in messages]
+            stored = [self._append(record) for record in records]
         except BaseException as problem:
             # A queue may need its next file only after the first messages, and the disk be full.
             self._deferred = False
@@ -250,210 +202,103 @@ class Appender:
         self.write_staged()
         return stored
 
-    def _append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-        prepared_offset: int,
-    ) -> Appended:
-        self.put(
-            topic,
-            queue_id,
-            body,
-            0,
-            len(body),
-            properties,
-            0,
-            len(properties),
-            b"",
-            flag,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_host,
-            reconsumed,
-            prepared_offset,
-        )
+    def _append(self, record: NewRecord) -> Appended:
+        self.put(record)
         appended = Appended.__new__(Appended)  # without __init__, which would box its numbers
-        appended.log_offset = self.log_offset
-        appended.size_bytes = self.size_bytes
-        appended.queue_offset = self.queue_offset
-        appended.store_time_ms = self.store_time_ms
+        appended.log_offset = record.log_offset
+        appended.size_bytes = record.size_bytes
+        appended.queue_offset = record.queue_offset
+        appended.store_time_ms = record.store_time_ms
         return appended
 
-    def append_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch_body: bytes,
-        properties: bytes,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-    ) -> AppendedBatch:
+    def append_batch(self, record: NewRecord) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
+        if record.text_at < record.text_end:
+            raise InvalidMessageError(
+                "a batch with a property string, expected what its messages get in `more`"
+            )
         self.finish_deferred()
-        return self.put_batch(
-            topic,
-            queue_id,
-            batch_body,
-            0,
-            len(batch_body),
-            properties,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_host,
-            reconsumed,
-        )
+        return self.put_batch(record)
 
-    def put(
-        self,
-        topic: str,
-        queue_id: int,
-        source: Any,
-        body_at: int,
-        body_end: int,
-        text: Any,
-        text_at: int,
-        text_end: int,
-        more: bytes,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-        prepared_offset: int,
-    ) -> None:
-        """Store one message whose parts are in buffers; attributes return its offsets and size.
-
-        Args:
-            source, body_at, body_end: the body in its buffer.
-            text, text_at, text_end: the properties in their buffer.
-            more: properties to append to them.
-        """
-        self._prepare(topic, queue_id, more)
-        _check_text(text, text_at, text_end)
-        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
-        text_bytes = property_text.joined_bytes(text, text_at, text_end, more)
-        total = self._record_bytes(body_end - body_at, text_bytes)
-        total += self._extra_bytes(born_host, store_host)
-        self._make_room(self._queue, total, 1)
-        kind = sys_flag & 0xC
-        self.queue_offset = self._queue.max_offset if kind == 0 or kind == 8 else 0
-        self.size_bytes = total
-        self.store_time_ms = self._store_ms()
+    def put(self, record: NewRecord) -> None:
+        """Store one message, whose log offset, queue offset, size and store time it sets."""
+        source, text = octets.start_of(record.source), octets.start_of(record.text)
+        self._prepare(record, text)
+        self._make_room(self._queue, record.size_bytes, 1)
+        kind = record.sys_flag & 0xC
+        record.queue_offset = self._queue.max_offset if kind == 0 or kind == 8 else 0
+        record.store_time_ms = self._store_ms()
         self._dispatcher.at_once = 1
-        self.log_offset = self._write(
-            total,
-            source,
-            body_at,
-            body_end,
-            text,
-            text_at,
-            text_end,
-            more,
-            text_bytes,
-            self.queue_offset,
-            flag,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_host,
-            reconsumed,
-            prepared_offset,
-        )
+        self._write(record, source, text)
         if not self._deferred:
             self.write_staged()
 
-    def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        source: Any,
-        start: int,
-        stop: int,
-        more: bytes,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-    ) -> AppendedBatch:
-        """Store the messages of a batch that is from ``start`` to ``stop`` in a buffer."""
-        if sys_flag & 0xC:
+    def put_batch(self, record: NewRecord) -> AppendedBatch:
+        """Store the messages of a batch."""
+        source = octets.start_of(record.source)
+        start, stop = record.body_at, record.body_end
+        if record.sys_flag & 0xC:
             raise InvalidMessageError("a batch cannot be part of a transaction")
         if stop - start > self.message_bytes_max:
             raise _too_large("a batch", stop - start, self.message_bytes_max)
-        self._prepare(topic, queue_id, more)
+        self._find_queue(record)
         if self._queues.long_name:
-            raise _too_large("the topic of a batch", len(topic.encode()), TOPIC_BYTES_MAX_V1)
+            raise _too_large("the topic of a batch", len(record.topic.encode()), TOPIC_BYTES_MAX_V1)
         if start == stop:
             raise InvalidMessageError("a batch without messages")
-        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
-        extra = self._extra_bytes(born_host, store_host)
+        extra = _take_hosts(record)
+        item = _item_of(record)
         count = 0
         whole = 0
         position = start
         while position < stop:
-            _, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
-            _check_text(source, text_at, position)
-            text_bytes = property_text.joined_bytes(source, text_at, position, more)
-            whole += self._record_bytes(body_end - body_at, text_bytes) + extra
+            position = _take_item(item, source, position, stop)
+            _check_text(source, item.text_at, position)
+            whole += self._record_bytes(item) + extra
             count += 1
         if whole > self.message_bytes_max:
             raise _too_large("the records of a batch", whole, self.message_bytes_max)
         self._make_room(self._queue, whole, count)
-        first = self._queue.max_offset
-        self.store_time_ms = self._store_ms()
+        item.queue_offset = record.queue_offset = self._queue.max_offset
+        item.store_time_ms = record.store_time_ms = self._store_ms()
         packed_offsets = bytearray(count * 8)
         offsets = record_layout.address_of(packed_offsets)
         field_bytes = len(self._queues.field)
         self._dispatcher.at_once = count
         count = 0
-        log_offset = total = 0
         position = start
         while position < stop:
-            item_flag, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
-            text_bytes = property_text.joined_bytes(source, text_at, position, more)
-            total = _size_of(field_bytes, body_end - body_at, text_bytes) + extra
-            log_offset = self._write(
-                total,
-                source,
-                body_at,
-                body_end,
-                source,
-                text_at,
-                position,
-                more,
-                text_bytes,
-                first + count,
-                item_flag,
-                sys_flag,
-                born_ms,
-                born_host,
-                store_host,
-                reconsumed,
-                0,
-            )
-            record_layout.put_i64(offsets, count * 8, log_offset)
+            position = _take_item(item, source, position, stop)
+            item.size_bytes = _size_of(field_bytes, item) + extra
+            self._write(item, source, source)
+            record_layout.put_i64(offsets, count * 8, item.log_offset)
+            item.queue_offset += 1
             count += 1
         if not self._deferred:
             self.write_staged()
-        return AppendedBatch(packed_offsets, log_offset + total, whole, first, self.store_time_ms)
+        return AppendedBatch(
+            packed_offsets,
+            item.log_offset + item.size_bytes,
+            whole,
+            record.queue_offset,
+            record.store_time_ms,
+        )
 
-    def _prepare(self, topic: str, queue_id: int, more: bytes) -> None:
+    def _prepare(self, record: NewRecord, text: Any) -> None:
+        """Find the queue of a message, check it, and set its size.
+
+        Raises:
+            StoreUnavailableError: the store takes no messages now.
+            InvalidMessageError: it breaks a limit.
+        """
+        self._find_queue(record)
+        _check_text(text, record.text_at, record.text_end)
+        record.properties_bytes = property_text.joined_bytes(
+            text, record.text_at, record.text_end, record.more
+        )
+        record.size_bytes = self._record_bytes(record) + _take_hosts(record)
+
+    def _find_queue(self, record: NewRecord) -> None:
         """Find the queue of a message, and check that the store takes messages.
 
         Raises:
@@ -468,15 +313,15 @@ class Appender:
             self.catch_up()
         if self._log.filled == 0:
             self._late_written = len(self._late_arrivals)
-        if more is not self._checked_more:
-            _check_text(more, 0, len(more))
-            self._checked_more = more
-        queues = self._topics.get(topic)
+        if record.more is not self._checked_more:
+            _check_text(record.more, 0, len(record.more))
+            self._checked_more = record.more
+        queues = self._topics.get(record.topic)
         if queues is None:
-            queues = self._new_topic(topic)
-        queue = queues.queues.get(queue_id)
+            queues = self._new_topic(record.topic)
+        queue = queues.queues.get(record.queue_id)
         if queue is None:
-            queue = self._new_queue(queues, queue_id)
+            queue = self._new_queue(queues, record.queue_id)
         self._queues, self._queue = queues, queue
 
     def _store_ms(self) -> int:
@@ -487,86 +332,38 @@ class Appender:
             self._deferred_ms = self._now_ms()
         return self._deferred_ms
 
-    def _write(
-        self,
-        total: int,
-        source: Any,
-        body_at: int,
-        body_end: int,
-        text: Any,
-        text_at: int,
-        text_end: int,
-        more: bytes,
-        text_bytes: int,
-        queue_offset: int,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsumed: int,
-        prepared_offset: int,
-    ) -> int:
-        """Write a record to log, queue and index, which have room for it; return its log offset."""
+    def _write(self, record: NewRecord, source: Any, text: Any) -> None:
+        """Write a record to log, queue and index, which have room for it."""
         queues = self._queues
-        log_offset = self._log.write(
-            total,
-            _V2 if queues.long_name else _V1,
-            checksum.crc_of(source, body_at, body_end) & _CRC_MASK,
-            self._queue.queue_id,
-            flag,
-            queue_offset,
-            sys_flag,
-            born_ms,
-            born_host,
-            self.store_time_ms,
-            store_host,
-            reconsumed,
-            prepared_offset,
-            source,
-            body_at,
-            body_end - body_at,
-            queues.field,
-            text,
-            text_at,
-            text_end - text_at,
-            more,
-            text_bytes,
-        )
+        record.magic = _V2 if queues.long_name else _V1
+        record.body_crc = checksum.crc_of(source, record.body_at, record.body_end) & _CRC_MASK
+        record.topic_field = queues.field
+        self._log.write(record, source, text)
         filled = self._log.filled
         self._dispatch(
             queues,
             self._queue,
-            log_offset,
-            total,
-            queue_offset,
-            sys_flag,
-            self.store_time_ms,
+            record.log_offset,
+            record.size_bytes,
+            record.queue_offset,
+            record.sys_flag,
+            record.store_time_ms,
             self._log.memory,
-            filled - text_bytes,
+            filled - record.properties_bytes,
             filled,
         )
-        return log_offset
 
-    def _record_bytes(self, body_bytes: int, properties_bytes: int) -> int:
+    def _record_bytes(self, record: NewRecord) -> int:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
+        body_bytes = record.body_end - record.body_at
         if body_bytes > self.message_bytes_max:
             raise _too_large("a body", body_bytes, self.message_bytes_max)
-        if properties_bytes > _PROPERTIES_MAX:
-            raise _too_large("properties", properties_bytes, PROPERTIES_BYTES_MAX)
-        total = _size_of(len(self._queues.field), body_bytes, properties_bytes)
+        if record.properties_bytes > _PROPERTIES_MAX:
+            raise _too_large("properties", record.properties_bytes, PROPERTIES_BYTES_MAX)
+        total = _size_of(len(self._queues.field), record)
         if total > self.message_bytes_max + _MARGIN_BYTES:
             raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
         return total
-
-    def _extra_bytes(self, born_host: bytes, store_host: bytes) -> int:
-        extra = 0
-        for host in (born_host, store_host):
-            if len(host) == _HOST_V6_BYTES:
-                extra += _V6_EXTRA_BYTES
-            elif len(host) != _HOST_V4_BYTES:
-                raise InvalidMessageError(f"a host of {len(host)} bytes, expected 8 or 20")
-        return extra
 
     def _make_room(self, queue: ConsumeQueue, total: int, count: int) -> None:
         try:
@@ -856,15 +653,51 @@ class Appender:
         return self._table.queue(queues, queue_id)
 
 
-def _size_of(field_bytes: int, body_bytes: int, properties_bytes: int) -> int:
+def _size_of(field_bytes: int, record: NewRecord) -> int:
     """Return the size of a record between IPv4 hosts, whose topic takes ``field_bytes``."""
-    return _FIXED_BYTES + field_bytes + body_bytes + properties_bytes
+    return _FIXED_BYTES + field_bytes + record.body_end - record.body_at + record.properties_bytes
 
 
-def _v6_bits(born_host: bytes, store_host: bytes) -> int:
-    """Return the flags of the hosts that have IPv6 addresses."""
-    bits = _BORN_V6 if len(born_host) == _HOST_V6_BYTES else 0
-    return bits | _STORE_V6 if len(store_host) == _HOST_V6_BYTES else bits
+def _take_hosts(record: NewRecord) -> int:
+    """Set the flags of the hosts with IPv6 addresses; return the bytes that these take more."""
+    born_extra, store_extra = _extra_of(record.born_host), _extra_of(record.store_host)
+    record.sys_flag &= ~_V6_BITS
+    if born_extra:
+        record.sys_flag |= _BORN_V6
+    if store_extra:
+        record.sys_flag |= _STORE_V6
+    return born_extra + store_extra
+
+
+def _extra_of(host: bytes) -> int:
+    if len(host) == _HOST_V6_BYTES:
+        return _V6_EXTRA_BYTES
+    if len(host) != _HOST_V4_BYTES:
+        raise InvalidMessageError(f"a host of {len(host)} bytes, expected 8 or 20")
+    return 0
+
+
+def _item_of(batch_record: NewRecord) -> NewRecord:
+    """Return the record of the messages of a batch, one after the other; see `_take_item`."""
+    item = NewRecord.__new__(NewRecord)  # without __init__, which would box its numbers
+    item.source = item.text = batch_record.source
+    item.topic, item.queue_id = batch_record.topic, batch_record.queue_id
+    item.more, item.sys_flag = batch_record.more, batch_record.sys_flag
+    item.born_time_ms, item.born_host = batch_record.born_time_ms, batch_record.born_host
+    item.store_host, item.reconsume_times = batch_record.store_host, batch_record.reconsume_times
+    item.prepared_offset = 0
+    return item
+
+
+def _take_item(item: NewRecord, source: Any, position: int, stop: int) -> int:
+    """Take the message of a batch at ``position``; return where the next one begins."""
+    item.flag, item.body_at, item.body_end, item.text_at, item.text_end = batch.item_at(
+        source, position, stop
+    )
+    item.properties_bytes = property_text.joined_bytes(
+        source, item.text_at, item.text_end, item.more
+    )
+    return item.text_end
 
 
 def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:

@@ -15,7 +15,7 @@ from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
-from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
+from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index.key_index import Index
@@ -31,6 +31,7 @@ from cometmq.store.lifecycle.set_aside import SET_ASIDE, folders_aside, set_asid
 from cometmq.store.lifecycle.topic_deletion import TopicDeletion
 from cometmq.store.lifecycle.truncation import check_border, truncate
 from cometmq.store.log.commit_log import CommitLog, segment_failure
+from cometmq.store.log.new_record import NewRecord
 from cometmq.store.log.record_lookup import cold_record, facts_from, place_at, record_at
 from cometmq.store.log.record_scan import RecordFacts
 from cometmq.store.log.segment_allocator import SegmentAllocator
@@ -424,109 +425,34 @@ class MessageStore:
         """The appender behind `append`, for hot paths; its arguments are not checked."""
         return self._appender
 
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_time_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int = 0,
-        prepared_offset: int = 0,
-    ) -> Appended:
+    def append(self, record: NewRecord) -> Appended:
         """Append one message to log, queue and index, and notify of its arrival.
-
-        Args:
-            topic: its name; that it exists is the caller's to know.
-            queue_id: the queue, 0 or more.
-            body: as it is to be stored.
-            properties: the property string.
-            flag: the application's own number.
-            sys_flag: bits of `SysFlag`; those for IPv6 are set here, from the hosts.
-            born_time_ms: when the producer made it.
-            born_host: address and port of the producer, 8 bytes or 20.
-            store_host: address and port of this broker, 8 bytes or 20.
-            reconsume_times: how often it was delivered before.
-            prepared_offset: the log offset of its half message, for a transaction's end.
 
         Raises:
             InvalidMessageError: it breaks a limit; not stored.
             StoreUnavailableError: shut, disk full, or a sync has failed; not stored.
             SegmentCreateError: the next file could not be made; not stored.
         """
-        return self.append_message(
-            NewMessage(
-                topic,
-                queue_id,
-                body,
-                properties,
-                flag,
-                sys_flag,
-                born_time_ms,
-                born_host,
-                store_host,
-                reconsume_times,
-                prepared_offset,
-            )
-        )
-
-    def append_message(self, message: NewMessage) -> Appended:
-        """Append one message; see `append`."""
         try:
-            return self._appender.append(*message)
-        except (OverflowError, StructError) as problem:
+            return self._appender.append(record)
+        except StructError as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
-    def append_all(self, messages: list[NewMessage]) -> list[Appended]:
+    def append_all(self, records: list[NewRecord]) -> list[Appended]:
         """Append several messages one behind the other in one log file, with one write.
 
         A power cut keeps some of the first ones. All of them are stored, or none; see `append`.
         """
         try:
-            return self._appender.append_all(messages)
-        except (OverflowError, StructError) as problem:
+            return self._appender.append_all(records)
+        except StructError as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
-    def append_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch_body: bytes,
-        properties: bytes,
-        *,
-        sys_flag: int = 0,
-        born_time_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int = 0,
-    ) -> AppendedBatch:
-        """Append the messages of a batch one after the other, all or none; see `append`.
-
-        Args:
-            topic: the topic of all of them.
-            queue_id: the queue of all of them.
-            batch_body: the body of the request; see ``protocol/batch.py``.
-            properties: the request's own property string, which every message gets behind its own.
-            sys_flag, born_time_ms, born_host, store_host, reconsume_times: as for `append`.
-        """
+    def append_batch(self, record: NewRecord) -> AppendedBatch:
+        """Append the messages of a batch one after the other, all or none; see `append`."""
         try:
-            return self._appender.append_batch(
-                topic,
-                queue_id,
-                batch_body,
-                properties,
-                sys_flag,
-                born_time_ms,
-                born_host,
-                store_host,
-                reconsume_times,
-            )
-        except (OverflowError, StructError) as problem:
+            return self._appender.append_batch(record)
+        except StructError as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
     def compute_bitmaps(self, bitmap_of: BitmapOf) -> None:

@@ -30,7 +30,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_V1, decode_messages
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import SlowRequests
-from cometmq.store import MessageStore, StoreSettings, message_store
+from cometmq.store import MessageStore, NewRecord, StoreSettings, message_store
 from cometmq.store.queues.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
@@ -119,10 +119,10 @@ def put_delayed(tables: Tables, folder: Path) -> list[tuple[int, int, int]]:
     store = open_store(folder, tables)
     properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
     for number in range(3):
-        store.append(
+        store.append(NewRecord(
             DELAY_TOPIC, 0, b"%d" % number, properties,
             born_time_ms=1, born_host=HOST, store_host=HOST,
-        )  # fmt: skip
+        ))  # fmt: skip
     units = store.consume_queue_units(DELAY_TOPIC, 0, 0, 3)
     store.close()
     return units
@@ -153,7 +153,9 @@ class Broker:
         store = open_store(folder, tables)
         for number in range(5):
             store.append(
-                "T", 0, b"%d" % number, b"", born_time_ms=1, born_host=HOST, store_host=HOST
+                NewRecord(
+                    "T", 0, b"%d" % number, b"", born_time_ms=1, born_host=HOST, store_host=HOST
+                )
             )
         store.close()
         self.disk = ColdDisk()
@@ -380,7 +382,9 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
     forged_at = store.written_to + 88  # where the body begins
     offset = forged_at if is_at_its_offset else 0
     head = struct.pack(">iiiiiqq", size, MAGIC_V1, 0, 0, 0, 0, offset)
-    store.append("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
+    store.append(
+        NewRecord("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
+    )
     store.close()
     disk = ColdDisk()
     store = open_on(disk, tables, tmp_path / "store", message_bytes_max=1024)
@@ -484,21 +488,27 @@ async def test_a_disk_that_cannot_read_the_index_is_tried_less_often(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = encode_properties({"KEYS": "k"})
-    broker.store.append("T", 0, b"5", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    broker.store.append(
+        NewRecord("T", 0, b"5", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    )
     slots = IndexSlots(broker.store)
     broker.disk.is_broken = True
     slots.read()
     assert slots.interval_s == SLOTS_FAILURE_S
     assert "cannot read the index: [Errno 5] the disk is gone" in caplog.text
     broker.disk.is_broken = False
-    broker.store.append("T", 0, b"6", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    broker.store.append(
+        NewRecord("T", 0, b"6", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    )
     slots.read()
     assert slots.interval_s == SLOTS_S
     assert "index" in {path.parent.name for path, _, _ in broker.disk.known}
 
 
 async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) -> None:
-    broker.store.append("T", 0, b"5", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
+    broker.store.append(
+        NewRecord("T", 0, b"5", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
+    )
     wired = broker.connect()
     wired.transport.send(pull(1, 5))
     assert bodies(wired.answers[0]) == [b"5"]

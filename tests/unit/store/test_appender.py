@@ -19,7 +19,7 @@ from cometmq.model.topic import retry_topic
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, encode_record
-from cometmq.store import MessageStore, NewMessage, SegmentCreateError, StoreUnavailableError
+from cometmq.store import MessageStore, NewRecord, SegmentCreateError, StoreUnavailableError
 from cometmq.store.errors import DeferredFullError
 from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
@@ -56,17 +56,19 @@ def test_the_log_holds_the_record_as_the_protocol_defines_it(
 ) -> None:
     text = encode_properties(made["properties"])
     stored = store.append(
-        TOPIC,
-        made["queue_id"],
-        made["body"],
-        text,
-        flag=made["flag"],
-        sys_flag=made["sys_flag"],
-        born_time_ms=123,
-        born_host=made["born_host"],
-        store_host=made["store_host"],
-        reconsume_times=made["reconsumed"],
-        prepared_offset=77,
+        NewRecord(
+            TOPIC,
+            made["queue_id"],
+            made["body"],
+            text,
+            flag=made["flag"],
+            sys_flag=made["sys_flag"],
+            born_time_ms=123,
+            born_host=made["born_host"],
+            store_host=made["store_host"],
+            reconsume_times=made["reconsumed"],
+            prepared_offset=77,
+        )
     )
     assert store.record_at(stored.log_offset, stored.size_bytes) == encode_record(
         TOPIC.encode(),
@@ -262,12 +264,22 @@ def batch(*items: tuple[bytes, bytes]) -> bytes:
 
 def put_batch(store: MessageStore, body: bytes, properties: bytes = b"", **more: Any) -> Any:
     return store.append_batch(
-        TOPIC,
-        0,
-        body,
-        properties,
-        **{"born_time_ms": 5, "born_host": PRODUCER, "store_host": BROKER, **more},
+        NewRecord(
+            TOPIC,
+            0,
+            body,
+            more=properties,
+            **{"born_time_ms": 5, "born_host": PRODUCER, "store_host": BROKER, **more},
+        )
     )
+
+
+def test_a_batch_with_a_property_string_of_its_own_is_refused(store: MessageStore) -> None:
+    hosts = {"born_host": PRODUCER, "store_host": BROKER}
+    record = NewRecord(TOPIC, 0, batch((b"a", b"")), b"k\x01v\x02", born_time_ms=5, **hosts)
+    with pytest.raises(InvalidMessageError, match="in `more`"):
+        store.append_batch(record)
+    assert store.written_to == 0
 
 
 def test_a_batch_becomes_one_record_per_message(store: MessageStore) -> None:
@@ -338,8 +350,10 @@ def test_nothing_is_taken_before_open_and_after_close(
 # --- several at once ----------------------------------------------------------------------------
 
 
-def new(body: bytes, topic: str = TOPIC, properties: bytes = b"KEYS\x01k\x02") -> NewMessage:
-    return NewMessage(topic, 0, body, properties, 0, 0, 123, PRODUCER, BROKER, 0, 0)
+def new(body: bytes, topic: str = TOPIC, properties: bytes = b"KEYS\x01k\x02") -> NewRecord:
+    return NewRecord(
+        topic, 0, body, properties, born_time_ms=123, born_host=PRODUCER, store_host=BROKER
+    )
 
 
 def test_messages_that_are_appended_together_follow_each_other(store: MessageStore) -> None:
@@ -372,7 +386,7 @@ def test_messages_that_are_appended_together_are_in_one_file(
 
 @pytest.mark.parametrize("wrong", [new(b"x", ""), new(b"x", properties=b"\0"), new(bytes(5 << 20))])
 def test_of_messages_that_are_appended_together_one_refused_refuses_all(
-    store: MessageStore, wrong: NewMessage
+    store: MessageStore, wrong: NewRecord
 ) -> None:
     put(store)
     end = store.written_to

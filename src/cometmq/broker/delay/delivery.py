@@ -605,7 +605,7 @@ class ScheduledDelivery:
         try:
             record = self._record(log_offset, size_bytes)
             topic, queue_id = self._target(level, offset, record)
-            stored = self._store.append_message(
+            stored = self._store.append(
                 stored_again(record, topic, queue_id, prepared_offset=record.prepared_offset)
             )
         except StoreError:

@@ -95,7 +95,7 @@ class SendHeaderReader(HeaderScanner):
         send = self.send
         self._seen = 0
         self._data = data
-        send.reconsumed = 0
+        send.reconsume_times = 0
         send.is_batch = False
         send.text_at = send.text_end = 0
         if is_binary:
@@ -110,7 +110,7 @@ class SendHeaderReader(HeaderScanner):
             self.flag == 0
             and self._seen & (_REQUIRED | _LETTERS | _NAMES) == _REQUIRED | form
             and send.sys_flag >= 0
-            and send.reconsumed >= 0
+            and send.reconsume_times >= 0
         )
 
     def release(self) -> None:
@@ -184,7 +184,7 @@ class SendHeaderReader(HeaderScanner):
         if value == _NOT_PLAIN:
             return False
         if field == _BORN:
-            send.born_ms = value
+            send.born_time_ms = value
             return True
         if not -_INT32_MAX <= value <= _INT32_MAX:
             return False
@@ -195,7 +195,7 @@ class SendHeaderReader(HeaderScanner):
         elif field == _FLAG:
             send.flag = value
         elif field == _RECONSUMED:
-            send.reconsumed = value
+            send.reconsume_times = value
         return True
 
     def _note_properties(self, memory: Any, at: int, end: int, kind: int) -> bool:

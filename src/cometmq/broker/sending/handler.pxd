@@ -49,9 +49,9 @@ cdef class SendHandler:
     cpdef object handle(self, Request request)
 
     @cython.locals(
-        host=bytes, source=cython.p_uchar, ids=bytes, unique_id=cython.p_uchar,
-        id_at=cython.Py_ssize_t, id_bytes=cython.Py_ssize_t, escaped=bytes, text=cython.p_uchar,
-        success=SuccessFormat, batch=AppendedBatch, stored=Appender, room=cython.Py_ssize_t)
+        ids=bytes, unique_id=cython.p_uchar, id_at=cython.Py_ssize_t,
+        id_bytes=cython.Py_ssize_t, escaped=bytes, text=cython.p_uchar, success=SuccessFormat,
+        batch=AppendedBatch, room=cython.Py_ssize_t)
     cpdef Py_ssize_t store(
         self, Send send, long long opaque, bint is_binary, Py_ssize_t at) except -1
 

@@ -182,9 +182,8 @@ class SendHandler:
         Raises:
             CometError: it is not stored.
         """
-        host = send.wire.peer_bytes
+        send.born_host, send.store_host = send.wire.peer_bytes, self._store_host
         self._topic = send.topic
-        source = octets.start_of(send.source)
         ids = b""
         unique_id, id_at = octets.start_of(send.id_source), send.id_at
         id_bytes = send.id_end - id_at
@@ -196,19 +195,7 @@ class SendHandler:
                 success = self._named_binary if is_binary else self._named_json
             else:
                 success = self._many_binary if is_binary else self._many_json
-            batch = self.appender.put_batch(
-                send.topic,
-                send.queue_id,
-                source,
-                send.body_at,
-                send.body_end,
-                send.more,
-                send.sys_flag,
-                send.born_ms,
-                host,
-                self._store_host,
-                send.reconsumed,
-            )
+            batch = self.appender.put_batch(send)
             self.stats.put(send.topic, send.queue_id, batch.count, batch.size_bytes)
             ids = self._ids_of(batch)
             self.log_end = batch.log_offset_end
@@ -217,30 +204,12 @@ class SendHandler:
             success.numbers[2] = opaque
         else:
             success = self._one_binary if is_binary else self._one_json
-            stored = self.appender
-            stored.put(
-                send.topic,
-                send.queue_id,
-                source,
-                send.body_at,
-                send.body_end,
-                octets.start_of(send.text),
-                send.text_at,
-                send.text_end,
-                send.more,
-                send.flag,
-                send.sys_flag,
-                send.born_ms,
-                host,
-                self._store_host,
-                send.reconsumed,
-                0,
-            )
-            self.stats.put(send.topic, send.queue_id, 1, stored.size_bytes)
-            self.log_end = stored.log_offset + stored.size_bytes
-            success.numbers[0] = stored.log_offset
+            self.appender.put(send)
+            self.stats.put(send.topic, send.queue_id, 1, send.size_bytes)
+            self.log_end = send.log_offset + send.size_bytes
+            success.numbers[0] = send.log_offset
             success.numbers[1] = send.requested_queue_id
-            success.numbers[2] = stored.queue_offset
+            success.numbers[2] = send.queue_offset
             success.numbers[3] = opaque
         room = at + success.size_max + len(ids) + id_bytes
         if room > len(self._responses):

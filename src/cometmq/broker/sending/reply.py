@@ -182,18 +182,8 @@ class ReplyHandler:
         if self._durability.refusal is not None:
             raise self._durability.refusal
         try:
-            return self._store.append(
-                send.topic,
-                send.queue_id,
-                bytes(send.source),
-                send.properties(),
-                flag=send.flag,
-                sys_flag=send.sys_flag,
-                born_time_ms=send.born_ms,
-                born_host=send.wire.peer_bytes,
-                store_host=self._store_host,
-                reconsume_times=send.reconsumed,
-            )
+            send.born_host, send.store_host = send.wire.peer_bytes, self._store_host
+            return self._store.append(send)
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
 

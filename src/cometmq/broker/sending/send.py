@@ -10,50 +10,33 @@ from __future__ import annotations
 from typing import Any
 
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
-from cometmq.protocol.octets import copy_of
-from cometmq.protocol.properties import join_properties
 from cometmq.remoting.wire import Wire
+from cometmq.store.log.new_record import NewRecord
 
 SendHeader = SendMessageRequest | SendMessageV2Request
 
 
-class Send:
-    """A message or a batch that a producer sends.
+class Send(NewRecord):
+    """A message or a batch that a producer sends: the record, and what its response needs.
 
     Args:
         wire: the connection of the request.
     """
 
     def __init__(self, wire: Wire | None = None) -> None:
+        super().__init__("", 0, b"", born_time_ms=0, born_host=b"", store_host=b"")
         self.wire: Any = wire
         self.header: SendHeader | None = None
         """The typed header; None on the fast path."""
         self.requested_topic = ""
         self.requested_queue_id = 0
-        self.sys_flag = 0
-        self.born_ms = 0
-        self.flag = 0
-        self.reconsumed = 0
         self.is_batch = False
         self.may_be_empty = False
         """Whether it may have no body, as a reply may."""
-        self.source: bytes | bytearray = b""
-        """Contains the body, from ``body_at`` to ``body_end``."""
-        self.body_at = 0
-        self.body_end = 0
-        self.text: bytes | bytearray = b""
-        """Contains the property string, from ``text_at`` to ``text_end``."""
-        self.text_at = 0
-        self.text_end = 0
-        self.topic = ""
-        """The target topic; mostly the requested one."""
-        self.queue_id = 0
         self.id_source: bytes | bytearray = b""
         """Contains its unique id, which the response contains too; a batch may have none."""
         self.id_at = 0
         self.id_end = 0
-        self.more = b""
-        """Properties that the broker adds; with a batch, to each message."""
 
     def take_header(self, header: SendHeader, body: bytes) -> None:
         """Take the fields and the body of a request."""
@@ -61,9 +44,9 @@ class Send:
         self.requested_topic = header.topic
         self.requested_queue_id = header.queue_id
         self.sys_flag = header.sys_flag
-        self.born_ms = header.born_timestamp
+        self.born_time_ms = header.born_timestamp
         self.flag = header.flag
-        self.reconsumed = header.reconsume_times or 0
+        self.reconsume_times = header.reconsume_times or 0
         self.is_batch = header.batch is True
         self.source = body
         self.body_at, self.body_end = 0, len(body)
@@ -73,7 +56,3 @@ class Send:
     def name(self, unique_id: bytes) -> None:
         """Take a unique id; empty for none."""
         self.id_source, self.id_at, self.id_end = unique_id, 0, len(unique_id)
-
-    def properties(self) -> bytes:
-        """Return the property string to store; for a batch, the part added to each message."""
-        return join_properties(copy_of(self.text, self.text_at, self.text_end), self.more)

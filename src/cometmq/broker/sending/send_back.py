@@ -176,7 +176,7 @@ class SendBackHandler:
         if scheduled is not None:
             topic, queue_id, properties = scheduled
         try:
-            stored = self._store.append_message(
+            stored = self._store.append(
                 stored_again(
                     record,
                     topic,

@@ -59,7 +59,7 @@ from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
-from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
+from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError, StoreSettings
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
@@ -369,7 +369,7 @@ class CheckService:
         Raises:
             StoreError: the store does not take it.
         """
-        pairs: list[tuple[HalfMessage, NewMessage]] = [
+        pairs: list[tuple[HalfMessage, NewRecord]] = [
             *((half, copy.waiting()) for half, copy in plan.to_check),
             *((half, half.discarded()) for half in plan.to_discard),
         ]
@@ -400,9 +400,7 @@ class CheckService:
             self._immune_until.append(until_ms)
         self._scanned_to = max(self._scanned_to, plan.stop)
 
-    def _store_again(
-        self, pairs: list[tuple[HalfMessage, NewMessage]]
-    ) -> Sequence[Appended | None]:
+    def _store_again(self, pairs: list[tuple[HalfMessage, NewRecord]]) -> Sequence[Appended | None]:
         """Store half messages again; the result is None for one that the store never takes."""
         if not pairs:
             return []

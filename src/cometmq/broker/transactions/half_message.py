@@ -29,7 +29,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
-from cometmq.store import NewMessage
+from cometmq.store import NewRecord
 
 COPY_BYTES = 48
 """Bytes that a copy that is put back may have in its properties beyond the half message's."""
@@ -127,15 +127,21 @@ class HalfMessage:
 
     # --- what it becomes ------------------------------------------------------------------------
 
-    def op(self, now_ms: int) -> NewMessage:
+    def op(self, now_ms: int) -> NewRecord:
         """Return the op message which says that this one is decided, or stored again elsewhere."""
         host = self.record.store_host
         body = b"%d" % self.queue_offset
-        return NewMessage(
-            OP_HALF_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, 0, 0, now_ms, host, host, 0, 0
+        return NewRecord(
+            OP_HALF_TOPIC,
+            HALF_QUEUE,
+            body,
+            _OP_PROPERTIES,
+            born_time_ms=now_ms,
+            born_host=host,
+            store_host=host,
         )
 
-    def committed(self, levels: DelayLevels, topic: str, queue_id: int) -> NewMessage:
+    def committed(self, levels: DelayLevels, topic: str, queue_id: int) -> NewRecord:
         """Return the message for consumers; a delay begins now.
 
         Args:
@@ -193,11 +199,11 @@ class HalfMessage:
         )
         return HalfMessage(record, self.properties)
 
-    def waiting(self) -> NewMessage:
+    def waiting(self) -> NewRecord:
         """Return what is appended to the half queue for a copy."""
         return stored_again(self.record, HALF_TOPIC, HALF_QUEUE)
 
-    def discarded(self) -> NewMessage:
+    def discarded(self) -> NewRecord:
         """Return the message for the topic of those that were checked in vain."""
         return stored_again(self.record, TRANSACTION_DISCARD_TOPIC, 0)
 

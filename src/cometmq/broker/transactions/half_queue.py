@@ -59,7 +59,7 @@ from cometmq.protocol.record import (
     body_crc,
 )
 from cometmq.remoting.slices import Slices
-from cometmq.store import Appended, GetResult, MessageStore, NewMessage
+from cometmq.store import Appended, GetResult, MessageStore, NewRecord
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class HalfQueue:
         self._figures = HalfMessageFigures()
         self._op_offset = 0
         """The first op message that names a half message which is not before the base."""
-        self._at_start: list[NewMessage] = []
+        self._at_start: list[NewRecord] = []
         """Messages that a crash has cut off, and that are not appended yet."""
         self._last_record: bytes | None = None
         """The log's last record at the start, until it is loaded."""
@@ -324,7 +324,7 @@ class HalfQueue:
             slices: the work is divided into them.
             puts_back: whether copies may be put back, so that only the newest has to count.
         """
-        newest: dict[object, NewMessage] = {}
+        newest: dict[object, NewRecord] = {}
         renewed: set[object] = set()
         async for half in self.undecided(slices):
             if not puts_back:
@@ -361,7 +361,7 @@ class HalfQueue:
                 return True
         return False
 
-    def _decide_at_start(self, op: NewMessage) -> None:
+    def _decide_at_start(self, op: NewRecord) -> None:
         """Count a half message as decided whose op message is to be appended."""
         (offset,) = op_offsets(op.body)
         self._decided.add(offset)
@@ -490,7 +490,7 @@ class HalfQueue:
 
     def commit(
         self, half: HalfMessage, topic: str, queue_id: int
-    ) -> tuple[NewMessage, list[Appended]]:
+    ) -> tuple[NewRecord, list[Appended]]:
         """Store the message for consumers; return it, and its record followed by the op message.
 
         Args:
@@ -519,7 +519,7 @@ class HalfQueue:
         self._figures.rolled_back += 1
         return stored
 
-    def replace(self, pairs: Sequence[tuple[HalfMessage, NewMessage]]) -> list[Appended]:
+    def replace(self, pairs: Sequence[tuple[HalfMessage, NewRecord]]) -> list[Appended]:
         """Store half messages again, elsewhere or at the end of the half queue.
 
         Args:
@@ -533,7 +533,7 @@ class HalfQueue:
         """
         self._require_loaded()
         now_ms = self._clock.now_ms()
-        messages: list[NewMessage] = []
+        messages: list[NewRecord] = []
         for half, message in pairs:
             messages += (message, half.op(now_ms))
         stored = self._append(messages)
@@ -556,7 +556,7 @@ class HalfQueue:
         (stored,) = self._append([copy.waiting()])
         return copy.stored_at(stored.queue_offset, stored.log_offset), stored
 
-    def _append(self, messages: list[NewMessage]) -> list[Appended]:
+    def _append(self, messages: list[NewRecord]) -> list[Appended]:
         stored = self._store.append_all(messages)
         if self.on_stored is not None:
             for message, result in zip(messages, stored, strict=True):

@@ -2,6 +2,7 @@ cimport cython
 
 from cometmq.protocol cimport octets
 from cometmq.store.log cimport record_layout
+from cometmq.store.log.new_record cimport NewRecord
 from cometmq.store.log.segments cimport Segment, Segments
 
 
@@ -41,14 +42,7 @@ cdef class CommitLog:
     @cython.locals(segment=Segment, allocate_next_at=cython.longlong)
     cpdef advance(self, long long offset, long long store_ms)
 
-    @cython.locals(log_offset=cython.longlong)
-    cdef long long write(
-        self, int total, int magic, unsigned int crc, int queue_id, int flag,
-        long long queue_offset, int sys_flag, long long born_ms, bytes born_host,
-        long long store_ms, bytes store_host, int reconsumed, long long prepared_offset,
-        const unsigned char* source, Py_ssize_t body_at, Py_ssize_t body_bytes,
-        bytes topic_field, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_bytes,
-        bytes more, Py_ssize_t properties_bytes) except -1
+    cdef write(self, NewRecord record, const unsigned char* source, const unsigned char* text)
 
     @cython.locals(segment=Segment, start=cython.longlong)
     cpdef record(self, long long log_offset, long long size)

@@ -24,6 +24,7 @@ from cometmq.protocol import octets
 from cometmq.protocol.record import MAGIC_BLANK
 from cometmq.store.errors import SegmentCreateError, StoreUnavailableError
 from cometmq.store.log import record_layout
+from cometmq.store.log.new_record import NewRecord
 from cometmq.store.log.record_scan import read_facts
 from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.log.segments import Segment, Segments
@@ -132,67 +133,15 @@ class CommitLog:
             if size > self._buffer_bytes:
                 self._allocate_buffer(size)
 
-    def write(
-        self,
-        total: int,
-        magic: int,
-        crc: int,
-        queue_id: int,
-        flag: int,
-        queue_offset: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_ms: int,
-        store_host: bytes,
-        reconsumed: int,
-        prepared_offset: int,
-        source: Any,
-        body_at: int,
-        body_bytes: int,
-        topic_field: bytes,
-        text: Any,
-        text_at: int,
-        text_bytes: int,
-        more: bytes,
-        properties_bytes: int,
-    ) -> int:
-        """Encode a record of ``total`` bytes, for which there is room; return its log offset.
+    def write(self, record: NewRecord, source: Any, text: Any) -> None:
+        """Encode a record for which there is room, and set its log offset.
 
-        See `record_layout.write_record` for the arguments. Until `write_staged`, the record is only
-        in ``memory``, before ``filled``.
+        Until `write_staged`, it is only in ``memory``, before ``filled``.
         """
-        log_offset = self._base + self._start + self.filled
-        record_layout.write_record(
-            self.memory,
-            self.filled,
-            total,
-            magic,
-            crc,
-            queue_id,
-            flag,
-            queue_offset,
-            log_offset,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_ms,
-            store_host,
-            reconsumed,
-            prepared_offset,
-            source,
-            body_at,
-            body_bytes,
-            topic_field,
-            text,
-            text_at,
-            text_bytes,
-            more,
-            properties_bytes,
-        )
-        self.filled += total
-        self._staged_ms = store_ms
-        return log_offset
+        record.log_offset = self._base + self._start + self.filled
+        record_layout.write_record(self.memory, self.filled, record, source, text)
+        self.filled += record.size_bytes
+        self._staged_ms = record.store_time_ms
 
     def write_staged(self) -> None:
         """Write the staged records to the file.

@@ -1,7 +1,7 @@
 cimport cython
 
-
 from cometmq.protocol.octets cimport htonl, ntohl, prefetch
+from cometmq.store.log.new_record cimport NewRecord
 
 
 cdef int _MAGIC_AT, _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _LOG_OFFSET_AT
@@ -25,13 +25,11 @@ cdef void put_i64(unsigned char* memory, Py_ssize_t position, long long value) n
 
 cdef void put_bytes(unsigned char* memory, Py_ssize_t position, bytes data) noexcept
 
+@cython.locals(
+    text_bytes=cython.Py_ssize_t, body_bytes=cython.Py_ssize_t, has_separator=cython.bint)
 cdef void write_record(
-    unsigned char* memory, Py_ssize_t position, int total, int magic, unsigned int crc,
-    int queue_id, int flag, long long queue_offset, long long log_offset, int sys_flag,
-    long long born_ms, bytes born_host, long long store_ms, bytes store_host, int reconsumed,
-    long long prepared_offset, const unsigned char* source, Py_ssize_t body_at,
-    Py_ssize_t body_bytes, bytes topic_field, const unsigned char* text, Py_ssize_t text_at,
-    Py_ssize_t text_bytes, bytes more, Py_ssize_t properties_bytes) noexcept
+    unsigned char* memory, Py_ssize_t position, NewRecord record, const unsigned char* source,
+    const unsigned char* text) noexcept
 
 cdef (int, int, int, int, int, long long, long long, int) read_prefix(
     const unsigned char* memory, Py_ssize_t position) noexcept

@@ -29,6 +29,7 @@ from cometmq.protocol.record import (
     QUEUE_OFFSET_AT,
     SYS_FLAG_AT,
 )
+from cometmq.store.log.new_record import NewRecord
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -122,81 +123,63 @@ def put_bytes(memory: Any, position: int, data: bytes) -> None:
         memory[position : position + len(data)] = data
 
 
-def write_record(
-    memory: Any,
-    position: int,
-    total: int,
-    magic: int,
-    crc: int,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    log_offset: int,
-    sys_flag: int,
-    born_ms: int,
-    born_host: bytes,
-    store_ms: int,
-    store_host: bytes,
-    reconsumed: int,
-    prepared_offset: int,
-    source: Any,
-    body_at: int,
-    body_bytes: int,
-    topic_field: bytes,
-    text: Any,
-    text_at: int,
-    text_bytes: int,
-    more: bytes,
-    properties_bytes: int,
-) -> None:
-    """Write a whole record of ``total`` bytes.
+def write_record(memory: Any, position: int, record: NewRecord, source: Any, text: Any) -> None:
+    """Write a whole record.
 
-    ``topic_field`` is the topic with its length. The body is a part of ``source``, and the
-    properties are one of ``text``; ``more`` goes behind them, after a separator where
-    ``properties_bytes`` includes one.
+    Args:
+        memory: where it goes.
+        position: where it begins there.
+        record: its fields.
+        source, text: the memory of `NewRecord.source` and `NewRecord.text`.
     """
+    text_bytes = record.text_end - record.text_at
+    has_separator = text_bytes + len(record.more) < record.properties_bytes
     if cython.compiled:
-        put_i32(memory, position, total)
-        put_i32(memory, position + _MAGIC_AT, magic)
-        put_i32(memory, position + _BODY_CRC_AT, crc)
-        put_i32(memory, position + _QUEUE_ID_AT, queue_id)
-        put_i32(memory, position + _FLAG_AT, flag)
-        put_i64(memory, position + _QUEUE_OFFSET_AT, queue_offset)
-        put_i64(memory, position + _LOG_OFFSET_AT, log_offset)
-        put_i32(memory, position + _SYS_FLAG_AT, sys_flag)
-        put_i64(memory, position + _BORN_TIME_AT, born_ms)
-        put_bytes(memory, position + _BORN_HOST_AT, born_host)
-        position += _BORN_HOST_AT + len(born_host)
-        put_i64(memory, position, store_ms)
-        put_bytes(memory, position + 8, store_host)
-        position += 8 + len(store_host)
-        put_i32(memory, position, reconsumed)
-        put_i64(memory, position + 4, prepared_offset)
+        body_bytes = record.body_end - record.body_at
+        put_i32(memory, position, record.size_bytes)
+        put_i32(memory, position + _MAGIC_AT, record.magic)
+        put_i32(memory, position + _BODY_CRC_AT, record.body_crc)
+        put_i32(memory, position + _QUEUE_ID_AT, record.queue_id)
+        put_i32(memory, position + _FLAG_AT, record.flag)
+        put_i64(memory, position + _QUEUE_OFFSET_AT, record.queue_offset)
+        put_i64(memory, position + _LOG_OFFSET_AT, record.log_offset)
+        put_i32(memory, position + _SYS_FLAG_AT, record.sys_flag)
+        put_i64(memory, position + _BORN_TIME_AT, record.born_time_ms)
+        put_bytes(memory, position + _BORN_HOST_AT, record.born_host)
+        position += _BORN_HOST_AT + len(record.born_host)
+        put_i64(memory, position, record.store_time_ms)
+        put_bytes(memory, position + 8, record.store_host)
+        position += 8 + len(record.store_host)
+        put_i32(memory, position, record.reconsume_times)
+        put_i64(memory, position + 4, record.prepared_offset)
         put_i32(memory, position + 12, body_bytes)
-        memcpy(memory + position + 16, source + body_at, body_bytes)
+        memcpy(memory + position + 16, source + record.body_at, body_bytes)
         position += 16 + body_bytes
-        put_bytes(memory, position, topic_field)
-        position += len(topic_field)
-        put_i16(memory, position, properties_bytes)
-        memcpy(memory + position + 2, text + text_at, text_bytes)
-        position += 2 + properties_bytes
-        if text_bytes + len(more) < properties_bytes:
-            memory[position - len(more) - 1] = 2
-        put_bytes(memory, position - len(more), more)
+        put_bytes(memory, position, record.topic_field)
+        position += len(record.topic_field)
+        put_i16(memory, position, record.properties_bytes)
+        memcpy(memory + position + 2, text + record.text_at, text_bytes)
+        position += 2 + record.properties_bytes - len(record.more)
+        if has_separator:
+            memory[position - 1] = 2
+        put_bytes(memory, position, record.more)
     else:
-        fixed = HEADS[len(born_host), len(store_host)].pack(
-            *(total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms),
-            *(born_host, store_ms, store_host, reconsumed, prepared_offset, body_bytes),
+        body = source[record.body_at : record.body_end]
+        fixed = HEADS[len(record.born_host), len(record.store_host)].pack(
+            *(record.size_bytes, record.magic, record.body_crc, record.queue_id, record.flag),
+            *(record.queue_offset, record.log_offset, record.sys_flag),
+            *(record.born_time_ms, record.born_host, record.store_time_ms, record.store_host),
+            *(record.reconsume_times, record.prepared_offset, len(body)),
         )
-        memory[position : position + total] = b"".join(
+        memory[position : position + record.size_bytes] = b"".join(
             (
                 fixed,
-                source[body_at : body_at + body_bytes],
-                topic_field,
-                _I16.pack(properties_bytes),
-                text[text_at : text_at + text_bytes],
-                b"\x02" if text_bytes + len(more) < properties_bytes else b"",
-                more,
+                body,
+                record.topic_field,
+                _I16.pack(record.properties_bytes),
+                text[record.text_at : record.text_end],
+                b"\x02" if has_separator else b"",
+                record.more,
             )
         )
 

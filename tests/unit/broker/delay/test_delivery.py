@@ -26,6 +26,7 @@ from cometmq.protocol.record import (
     iter_records,
     split_record,
 )
+from cometmq.store import NewRecord
 from cometmq.system.failure_log import LINES_MAX
 from unit.broker.conftest import Tables, open_store
 
@@ -91,16 +92,18 @@ class Delayed:
 
     def put(self, topic: str, queue: int, properties: dict[str, str], body: str) -> None:
         self.store.append(
-            topic,
-            queue,
-            body.encode(),
-            encode_properties(properties),
-            flag=7,
-            sys_flag=2,
-            born_time_ms=11,
-            born_host=BORN,
-            store_host=STORED,
-            reconsume_times=3,
+            NewRecord(
+                topic,
+                queue,
+                body.encode(),
+                encode_properties(properties),
+                flag=7,
+                sys_flag=2,
+                born_time_ms=11,
+                born_host=BORN,
+                store_host=STORED,
+                reconsume_times=3,
+            )
         )
 
     def lose_topics(self) -> None:

@@ -22,7 +22,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting.wire import FastPath
-from cometmq.store import Matcher, MessageStore
+from cometmq.store import Matcher, MessageStore, NewRecord
 from support import plain_ways
 from support.fake_transport import Wired
 from support.tiers import rounds
@@ -63,7 +63,9 @@ class Broker:
         for number in numbers:
             text = encode_properties({"n": str(number), **properties})
             self.store.append(
-                topic, 0, b"%d" % number, text, born_time_ms=1, born_host=HOST, store_host=HOST
+                NewRecord(
+                    topic, 0, b"%d" % number, text, born_time_ms=1, born_host=HOST, store_host=HOST
+                )
             )
 
     def subscribe(self, expression: str, *, version: int = 5, kind: str = "SQL92") -> None:
@@ -407,7 +409,9 @@ class History:
         self.tables.clock.advance(self.dice.randrange(3))
         number = self.dice.randrange(4)
         text = encode_properties({"n": str(number), "other": "x"})
-        self.store.append("T", 0, b"x", text, born_time_ms=1, born_host=HOST, store_host=HOST)
+        self.store.append(
+            NewRecord("T", 0, b"x", text, born_time_ms=1, born_host=HOST, store_host=HOST)
+        )
         self.numbers.append(number)
         self.latest_ms = max(self.latest_ms, self.tables.clock.now_ms())
 

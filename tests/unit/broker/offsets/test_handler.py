@@ -18,7 +18,7 @@ from cometmq.protocol.bodies.group import QueryCorrectionOffsetBody, ResetOffset
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import encode_host
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, NewRecord
 from support.memory_link import link
 from unit.broker.conftest import Tables
 
@@ -99,7 +99,7 @@ class Broker:
         times = []
         for _ in range(count):
             self.store.append(
-                "T", queue, b"x", b"", born_time_ms=1, born_host=HOST, store_host=HOST
+                NewRecord("T", queue, b"x", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
             )
             times.append(self.tables.clock.now_ms())
             self.tables.clock.advance(10)

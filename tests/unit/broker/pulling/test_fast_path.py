@@ -20,7 +20,7 @@ from cometmq.model.topic import GROUP_CHARS_MAX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting.wire import FastPath, Wire
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, NewRecord
 from support import plain_ways
 from support.cases import case
 from support.fake_transport import Wired
@@ -89,7 +89,15 @@ class Both:
     def put(self, tag: str, queue: int = 0) -> None:
         properties = f"TAGS\x01{tag}\x02".encode()
         self.store.append(
-            "T", queue, tag.encode(), properties, born_time_ms=1, born_host=HOST, store_host=HOST
+            NewRecord(
+                "T",
+                queue,
+                tag.encode(),
+                properties,
+                born_time_ms=1,
+                born_host=HOST,
+                store_host=HOST,
+            )
         )
 
     def set(self, **changes: Any) -> None:

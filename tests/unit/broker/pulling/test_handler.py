@@ -15,7 +15,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Connection
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, NewRecord
 from support.memory_link import link
 from unit.broker.conftest import Pulls, Tables, by_tags, nothing_else, open_store
 
@@ -47,13 +47,15 @@ class Broker:
         for tag in tags:
             properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
             self.store.append(
-                "T",
-                queue,
-                tag.encode() or b"untagged",
-                properties,
-                born_time_ms=1,
-                born_host=HOST,
-                store_host=HOST,
+                NewRecord(
+                    "T",
+                    queue,
+                    tag.encode() or b"untagged",
+                    properties,
+                    born_time_ms=1,
+                    born_host=HOST,
+                    store_host=HOST,
+                )
             )
 
     def online(self, server: Connection, *, expression: str = "*", model: str = "C") -> None:

@@ -22,7 +22,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import body_at, decode_record, encode_host, encode_record
 from cometmq.remoting import Request
-from cometmq.store import Appended, MessageStore
+from cometmq.store import Appended, MessageStore, NewRecord
 from support.memory_link import link
 from unit.broker.conftest import Tables
 
@@ -64,16 +64,18 @@ class Broker:
 
     def put(self, *, reconsume_times: int = 0, **properties: str) -> Appended:
         return self.store.append(
-            "T",
-            0,
-            b"fails",
-            encode_properties(properties),
-            flag=3,
-            sys_flag=2,
-            born_time_ms=11,
-            born_host=BORN,
-            store_host=STORED,
-            reconsume_times=reconsume_times,
+            NewRecord(
+                "T",
+                0,
+                b"fails",
+                encode_properties(properties),
+                flag=3,
+                sys_flag=2,
+                born_time_ms=11,
+                born_host=BORN,
+                store_host=STORED,
+                reconsume_times=reconsume_times,
+            )
         )
 
     async def send_back(self, level: int = 1, **changes: Any) -> Command:
@@ -109,7 +111,9 @@ async def test_a_record_imitated_inside_a_body_cannot_be_sent_back(broker: Broke
         store_time_ms=2,
         store_host=STORED,
     )
-    broker.store.append("T", 0, imitated, b"", born_time_ms=1, born_host=BORN, store_host=STORED)
+    broker.store.append(
+        NewRecord("T", 0, imitated, b"", born_time_ms=1, born_host=BORN, store_host=STORED)
+    )
     answer = await broker.send_back(offset=at)
     assert (answer.code, answer.remark) == (1, f"look message by offset failed, {at}")
     assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None

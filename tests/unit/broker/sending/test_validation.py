@@ -130,7 +130,7 @@ def refusal(route: Callable[..., Send], *args: Any, **more: Any) -> tuple[int, s
 
 
 def stored(placement: Send) -> dict[str, str]:
-    return decode_properties(placement.properties())
+    return decode_properties(placement.properties)
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_a_common_send_passes_all_checks_with_the_same_target_queue(
         assert getattr(quick, field) == getattr(checked, field), field
     ids = [send.id_source[send.id_at : send.id_end] for send in (quick, checked)]
     assert ids[0] == ids[1]
-    assert quick.properties() == checked.properties()
+    assert quick.properties == checked.properties
 
 
 # --- a plain message ----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ async def test_a_plain_message_goes_where_it_asks_to_with_the_brokers_stamps(doo
 
     assert (placement.topic, placement.queue_id, placement.requested_queue_id) == ("T", 3, 3)
     assert placement.sys_flag == 0
-    assert placement.properties() == (
+    assert placement.properties == (
         b"KEYS\x01k\x02UNIQ_KEY\x01u\x02CLUSTER\x01c1\x02MSG_REGION\x01r1\x02TRACE_ON\x01true\x02"
     )
 
@@ -456,8 +456,8 @@ async def test_a_half_message_cannot_claim_to_be_a_copy(door: Door) -> None:
 async def test_a_half_message_has_room_for_the_properties_of_its_copy(door: Door) -> None:
     """A check could not put it back otherwise."""
     half = {"TRAN_MSG": "true", "UNIQ_KEY": "u", "WAIT": "true", "a": ""}
-    size = len(door.route(half | {"a": "x"}).properties())
-    fits = door.route(half | {"a": "x" * (32767 - 48 - size + 1)}).properties()
+    size = len(door.route(half | {"a": "x"}).properties)
+    fits = door.route(half | {"a": "x" * (32767 - 48 - size + 1)}).properties
     assert len(fits) == 32767 - 48
     copy = decode_properties(fits) | {"TRANSACTION_CHECK_TIMES": "2147483647", "WAIT": "false"}
     assert len(encode_properties(copy)) <= 32767
@@ -534,11 +534,11 @@ async def test_a_body_is_neither_empty_nor_too_large(
 async def test_properties_are_measured_in_bytes_and_with_what_the_broker_adds(
     door: Door, lead: str
 ) -> None:
-    added = len(door.route(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties())
+    added = len(door.route(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties)
     room = (32767 - added + 1) // 2
     fits = f"UNIQ_KEY\x01u\x02{lead}a\x01{'é' * room}\x02"
 
-    assert len(door.route(fits).properties()) in (32766, 32767)
+    assert len(door.route(fits).properties) in (32766, 32767)
     code, remark = refusal(door.route, fits.replace("é", "éé", 1))
     assert code == 13
     assert "properties of 3276" in remark

@@ -23,7 +23,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.store import MessageStore, StoreSettings
+from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -141,13 +141,15 @@ class Broker:
         self.topics.put_now([TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)])
         for number in range(count):
             self.store.append(
-                topic,
-                0,
-                str(number).encode(),
-                b"",
-                born_time_ms=self.clock.now_ms(),
-                born_host=HOST,
-                store_host=HOST,
+                NewRecord(
+                    topic,
+                    0,
+                    str(number).encode(),
+                    b"",
+                    born_time_ms=self.clock.now_ms(),
+                    born_host=HOST,
+                    store_host=HOST,
+                )
             )
 
 

@@ -50,7 +50,7 @@ from cometmq.protocol.record import (
     encode_record,
 )
 from cometmq.remoting import Connection, Request
-from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
+from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
 from support.faulty_files import FaultyFiles
@@ -232,7 +232,7 @@ class World:
         }
         record |= {name: changes.pop(name) for name in list(changes) if name in record}
         text = encode_properties(half_properties("T", queue, properties | changes))
-        stored = self.store.append(HALF_TOPIC, 0, body, text, **record)
+        stored = self.store.append(NewRecord(HALF_TOPIC, 0, body, text, **record))
         if self.sync:
             self.store.flush()
         return stored
@@ -241,13 +241,15 @@ class World:
         """Put a half message back as RocketMQ does, without an op message."""
         known = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": key}
         self.store.append(
-            HALF_TOPIC,
-            0,
-            b"half",
-            encode_properties(half_properties("T", 0, known) | properties),
-            born_time_ms=born_ms,
-            born_host=PRODUCER,
-            store_host=BROKER,
+            NewRecord(
+                HALF_TOPIC,
+                0,
+                b"half",
+                encode_properties(half_properties("T", 0, known) | properties),
+                born_time_ms=born_ms,
+                born_host=PRODUCER,
+                store_host=BROKER,
+            )
         )
 
     def fields(self, half: Any, decision: int, **changes: Any) -> dict[str, str]:
@@ -494,7 +496,9 @@ async def test_a_body_that_imitates_a_half_message_cannot_be_decided(
         store_time_ms=world.clock.now_ms(),
         store_host=BROKER,
     )
-    world.store.append("T", 1, body, b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER)
+    world.store.append(
+        NewRecord("T", 1, body, b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER)
+    )
     if world.sync:
         world.store.flush()
     named = SimpleNamespace(log_offset=imitated, queue_offset=queue_offset)
@@ -593,13 +597,15 @@ async def test_a_half_message_without_a_target_cannot_be_committed(
 ) -> None:
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "REAL_TOPIC": "T", "REAL_QID": "0"}
     half = world.store.append(
-        HALF_TOPIC,
-        0,
-        b"x",
-        encode_properties(properties | target),
-        born_time_ms=world.clock.now_ms(),
-        born_host=PRODUCER,
-        store_host=BROKER,
+        NewRecord(
+            HALF_TOPIC,
+            0,
+            b"x",
+            encode_properties(properties | target),
+            born_time_ms=world.clock.now_ms(),
+            born_host=PRODUCER,
+            store_host=BROKER,
+        )
     )
     world.store.flush()
     assert (await world.end(half, COMMIT)).code == 13
@@ -1113,7 +1119,7 @@ async def test_a_commit_that_waits_for_a_file_counts_for_a_copy_that_is_put_back
     world = await World(tmp_path / "store", tables).start()
     append_all = world.store.append_all
 
-    def refuse_commits(messages: list[NewMessage]) -> list[Appended]:
+    def refuse_commits(messages: list[NewRecord]) -> list[Appended]:
         if messages[0].topic == "T" and not is_allocated.is_set():
             raise SegmentNotReadyError("the next file is being allocated")
         return append_all(messages)
@@ -1317,10 +1323,10 @@ async def test_a_slave_of_rocketmq_that_becomes_the_master_settles_what_it_left(
     await world.restart()
     world.copy("same", born_ms, TRANSACTION_CHECK_TIMES="1")
     world.become_slave()
-    world.store.append(
+    world.store.append(NewRecord(
         OP_HALF_TOPIC, 0, b"99,", b"TAGS\x01d\x02",
         born_time_ms=1, born_host=BROKER, store_host=BROKER,
-    )  # fmt: skip
+    ))  # fmt: skip
     world.store.flush()
     await world.become_master()
     await world.round()
@@ -1566,14 +1572,16 @@ async def test_a_message_discarded_whose_op_message_was_cut_off_is_discarded_onc
 async def test_a_message_that_a_client_flags_as_committed_decides_nothing(world: World) -> None:
     half = world.half()
     world.store.append(
-        "T",
-        0,
-        b"not a commit",
-        encode_properties({"UNIQ_KEY": "KEY1"}),
-        sys_flag=COMMIT,
-        born_time_ms=1,
-        born_host=PRODUCER,
-        store_host=BROKER,
+        NewRecord(
+            "T",
+            0,
+            b"not a commit",
+            encode_properties({"UNIQ_KEY": "KEY1"}),
+            sys_flag=COMMIT,
+            born_time_ms=1,
+            born_host=PRODUCER,
+            store_host=BROKER,
+        )
     )
     world.store.flush()
     await world.lose_power(world.store.written_to)
@@ -1599,13 +1607,15 @@ async def test_the_missing_op_message_is_appended_once(world: World) -> None:
 async def test_op_messages_of_rocketmq_5_name_several_half_messages(world: World) -> None:
     halves = [world.half() for _ in range(5)]
     world.store.append(
-        OP_HALF_TOPIC,
-        0,
-        b"0,3,99999999999,junk,",
-        b"TAGS\x01d\x02",
-        born_time_ms=1,
-        born_host=BROKER,
-        store_host=BROKER,
+        NewRecord(
+            OP_HALF_TOPIC,
+            0,
+            b"0,3,99999999999,junk,",
+            b"TAGS\x01d\x02",
+            born_time_ms=1,
+            born_host=BROKER,
+            store_host=BROKER,
+        )
     )
     await world.restart()
     for half in halves:
@@ -1623,13 +1633,15 @@ async def test_a_copy_that_rocketmq_put_back_unchecked_is_decided_with_its_first
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
     copied = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
     world.store.append(
-        HALF_TOPIC,
-        0,
-        b"half",
-        encode_properties(half_properties("T", 0, properties) | copied),
-        born_time_ms=world.clock.now_ms(),
-        born_host=PRODUCER,
-        store_host=BROKER,
+        NewRecord(
+            HALF_TOPIC,
+            0,
+            b"half",
+            encode_properties(half_properties("T", 0, properties) | copied),
+            born_time_ms=world.clock.now_ms(),
+            born_host=PRODUCER,
+            store_host=BROKER,
+        )
     )
     world.tables.offsets.commit(GROUP, HALF_TOPIC, 0, 1)
     await world.restart()
@@ -1713,15 +1725,17 @@ async def test_a_commit_of_a_killed_rocketmq_without_its_op_message_is_not_repea
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
     for flag, key in ((COMMIT, "KEY1"), (0, "KEY2")):
         world.store.append(
-            "T",
-            0,
-            b"half",
-            encode_properties(half_properties("T", 0, properties | {"UNIQ_KEY": key})),
-            sys_flag=flag,
-            born_time_ms=world.clock.now_ms(),
-            born_host=PRODUCER,
-            store_host=BROKER,
-            prepared_offset=delivered.log_offset,
+            NewRecord(
+                "T",
+                0,
+                b"half",
+                encode_properties(half_properties("T", 0, properties | {"UNIQ_KEY": key})),
+                sys_flag=flag,
+                born_time_ms=world.clock.now_ms(),
+                born_host=PRODUCER,
+                store_host=BROKER,
+                prepared_offset=delivered.log_offset,
+            )
         )
     world.half()
     await world.restart(from_rocketmq=True)

@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, NewRecord
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.lifecycle import loader
 from cometmq.system.clock import ManualClock
@@ -41,11 +41,13 @@ def steps(chance: SeededRandomness, count: int, first: int = 0) -> list[Step]:
         elif kind == 2:
             data = encode_batch([BatchItem(0, b"b" + body[:40], b"") for _ in range(4)])
             made.append(
-                lambda store, topic=topic, queue_id=queue_id, data=data: store.append_batch(  # type: ignore[misc]
-                    *(topic, queue_id, data, b""),
-                    born_time_ms=1_600_000_000_000,
-                    born_host=PRODUCER,
-                    store_host=BROKER,
+                lambda store, topic=topic, queue_id=queue_id, data=data: store.append_batch(
+                    NewRecord(  # type: ignore[misc]
+                        *(topic, queue_id, data, b""),
+                        born_time_ms=1_600_000_000_000,
+                        born_host=PRODUCER,
+                        store_host=BROKER,
+                    )
                 )
             )
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.store import MessageStore, TagMatcher
+from cometmq.store import MessageStore, NewRecord, TagMatcher
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
@@ -176,7 +176,15 @@ def test_messages_of_a_batch_are_counted_together(
     store.compute_bitmaps(bitmap_of)
     items = [BatchItem(0, b"x", b"a\x011\x02")] * 3
     store.append_batch(
-        TOPIC, 0, encode_batch(items), b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER
+        NewRecord(
+            TOPIC,
+            0,
+            encode_batch(items),
+            b"",
+            born_time_ms=1,
+            born_host=PRODUCER,
+            store_host=BROKER,
+        )
     )
     put(store)
     assert counts == [3, 3, 3, 1]

@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.client import Filter, MessageQueue
 from cometmq.client._connection.instance import ClientCore, Membership
-from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
+from cometmq.client._consuming.rebalancer import Intervals, MemberAllocation, Rebalancer
 from cometmq.client.allocation import Averagely
 from cometmq.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
@@ -40,8 +40,7 @@ class SharingMember:
             allocate=MemberAllocation(self.instance, group, broadcast=False, strategy=Averagely()),
             topics=lambda: {topic},
             owner=self,
-            interval_s=600,
-            min_interval_s=0.05,
+            intervals=Intervals(600, 0.05),
         )
 
     def membership(self) -> Membership:

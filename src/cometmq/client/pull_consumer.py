@@ -14,22 +14,29 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._connection.instance import ClientInstance, Membership, acquire_instance
 from cometmq.client._connection.name_servers import HasNameServers
-from cometmq.client._consuming.consumer import check_parts, newer, subscriptions_of
+from cometmq.client._consuming.consumer import (
+    check_flag,
+    check_parts,
+    newer,
+    resolve,
+    subscriptions_of,
+)
 from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.group_calls import GroupCalls, check_filters, join
 from cometmq.client._consuming.handover import DOUBT_S, HAND_OVER_S, IDLE_S, Handover
 from cometmq.client._consuming.pause_detector import PauseDetector
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import (
+    Intervals,
     MemberAllocation,
     Rebalancer,
     RouteListenerCalls,
 )
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._pull.core import AssignedPullQueues, Mode
+from cometmq.client._pull.core import AssignedPullQueues, Mode, as_stream
 from cometmq.client._pull.fetcher import UNLIMITED
 from cometmq.client._pull.offset_calls import OffsetCalls
 from cometmq.client._pull.positions import Offsets, Released
@@ -39,7 +46,7 @@ from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
-from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
+from cometmq.client.offsets import OffsetStore, StartFrom, check_start, consume_from_where
 from cometmq.client.options import PullOptions
 from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.arguments import checks_arguments
@@ -130,18 +137,26 @@ class PullConsumer(OffsetCalls):
         check_parts(
             group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
         )
-        super().__init__(
+        check_start(group, start_from)
+        check_flag(group, "broadcast", broadcast)
+        used, connecting, tables = resolve(
+            PullSettings, options, settings=settings, client=client, config=config
+        )
+        lease = acquire_instance(
             name_servers,
-            group=group,
+            settings=as_stream(connecting),
+            instance=instance,
+            keep_name=broadcast,
+        )
+        super().__init__(
+            group,
+            lease,
+            used,
+            tables,
             start_from=start_from,
             broadcast=broadcast,
             offset_store=offset_store,
             hooks=hooks,
-            settings=settings,
-            client=client,
-            instance=instance,
-            config=config,
-            options=options,
         )
         self._broadcast = broadcast
         self._revocations = Supervisor(f"consumer {group}")
@@ -181,7 +196,7 @@ class PullConsumer(OffsetCalls):
                 self._hand_over,
                 self._listener.call,
             ),
-            interval_s=self._settings.rebalance_ms / 1000,
+            intervals=Intervals(self._settings.rebalance_ms / 1000),
             on_permanent=self._tasks.end,
             on_topic=self._look,
         )

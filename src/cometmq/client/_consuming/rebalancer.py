@@ -378,6 +378,15 @@ MOVES_MAX = 16
 """Queues that are assigned or revoked at a time."""
 
 
+class Intervals(NamedTuple):
+    """Seconds between two rounds of a rebalancer."""
+
+    regular_s: float
+    """Between two regular rounds."""
+    min_s: float = 1.0
+    """Between two rounds at least, and after one that ended unbalanced."""
+
+
 class Rebalancer:
     """Assigns the allocated queues to their owner, and revokes the others.
 
@@ -387,8 +396,7 @@ class Rebalancer:
         allocate: allocates the queues of a topic.
         topics: returns the topics of the group's subscription, its retry topic included.
         owner: assigns and revokes queues.
-        interval_s: seconds between two regular rounds.
-        min_interval_s: seconds between two rounds at least, and after one that ended unbalanced.
+        intervals: between two rounds.
         on_permanent: called with the error of a permanent failure.
         on_topic: called with a topic and its queues, none if it does not exist, before each
             allocation; with None instead when it is not subscribed any more.
@@ -402,8 +410,7 @@ class Rebalancer:
         allocate: Allocate,
         topics: Callable[[], Collection[str]],
         owner: QueueOwner,
-        interval_s: float,
-        min_interval_s: float = 1.0,
+        intervals: Intervals,
         on_topic: Callable[[str, Collection[MessageQueue] | None], None] | None = None,
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -436,8 +443,8 @@ class Rebalancer:
             "*",
             self._failures,
             self.once,
-            interval_s=interval_s,
-            min_interval_s=min_interval_s,
+            interval_s=intervals.regular_s,
+            min_interval_s=intervals.min_s,
         )
         self._started = False
         self._round = asyncio.Lock()

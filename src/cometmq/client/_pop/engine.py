@@ -15,7 +15,12 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.group_calls import GroupCalls
-from cometmq.client._consuming.rebalancer import QueueListenerCalls, QueueTable, Rebalancer
+from cometmq.client._consuming.rebalancer import (
+    Intervals,
+    QueueListenerCalls,
+    QueueTable,
+    Rebalancer,
+)
 from cometmq.client._consuming.retries import DeadLetters
 from cometmq.client._pop.calls import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
@@ -143,7 +148,7 @@ class PopEngine(Engine):
             allocate=self._allocate,
             topics=subscriptions.topics,
             owner=self.queues,
-            interval_s=settings.assignment_ms / 1000,
+            intervals=Intervals(settings.assignment_ms / 1000),
             on_permanent=tasks.end,
         )
         self._failures = SupervisedFailureLog(

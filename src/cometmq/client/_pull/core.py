@@ -16,15 +16,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from cometmq.client._connection.broker_calls import QueueOffsets
-from cometmq.client._connection.instance import ClientInstance, acquire_instance
-from cometmq.client._connection.name_servers import HasNameServers
-from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
+from cometmq.client._connection.instance import Lease
+from cometmq.client._consuming.consumer import Consumer
 from cometmq.client._consuming.continuation import Cause, Continuation
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client._consuming.handover import Handover
@@ -35,7 +32,7 @@ from cometmq.client._consuming.pulls import (
     ReplicaChoice,
     pull_once,
 )
-from cometmq.client._pull.fetcher import Fetcher
+from cometmq.client._pull.fetcher import BufferLimits, Fetcher, QueueEvents
 from cometmq.client._pull.positions import (
     Offsets,
     Positions,
@@ -54,10 +51,9 @@ from cometmq.client.offsets import (
     Failures,
     OffsetStore,
     StartFrom,
-    check_start,
     default_store,
 )
-from cometmq.client.settings import MIB, ClientSettings, PullSettings, resolve_settings
+from cometmq.client.settings import MIB, ClientSettings, PullSettings, Tables, resolve_settings
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
@@ -154,28 +150,18 @@ class PullCore(Consumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] | HasNameServers,
-        *,
         group: str,
+        lease: Lease,
+        settings: PullSettings,
+        tables: Tables | None,
+        *,
         start_from: StartFrom | datetime | int,
         broadcast: bool,
         offset_store: OffsetStore | None,
         hooks: Sequence[ConsumeHook | FilterHook],
-        settings: PullSettings | None,
-        client: ClientSettings | None,
-        instance: ClientInstance | None,
-        config: Path | None,
-        options: Mapping[str, Any],
     ) -> None:
-        check_start(group, start_from)
-        check_flag(group, "broadcast", broadcast)
-        self._settings, used, tables = resolve(
-            PullSettings, options, settings=settings, client=client, config=config
-        )
-        lease = acquire_instance(
-            name_servers, settings=_as_stream(used), instance=instance, keep_name=broadcast
-        )
-        super().__init__(group, lease, self._settings, tables, self._shown_filters)
+        self._settings = settings
+        super().__init__(group, lease, settings, tables, self._shown_filters)
         self._namespace = self._instance.namespace
         self._mode = AssignmentMode()
         self._filters: dict[str, Filter] = {}
@@ -214,19 +200,23 @@ class PullCore(Consumer):
         self._fetcher = Fetcher(
             self._pull_next,
             self._first_offset,
-            fetched_max=self._settings.fetched_max,
-            queue_messages_max=self._settings.queue_messages_max,
-            queue_bytes_max=self._settings.queue_mib_max * MIB,
-            span_max=self._settings.span_max,
+            limits=BufferLimits(
+                settings.fetched_max,
+                settings.queue_messages_max,
+                settings.queue_mib_max * MIB,
+                settings.span_max,
+            ),
             retry_s=self._settings.retry_ms / 1000,
             step_s_max=step_limit_s(
                 (self._settings.hold_ms + self._settings.response_margin_ms) / 1000
             ),
             group=group,
             on_permanent=self._tasks.end,
-            on_moved=self._continue_elsewhere,
-            on_topic_missed=self._positions.drop,
-            on_hung=self._restart,
+            events=QueueEvents(
+                moved=self._continue_elsewhere,
+                topic_missed=self._positions.drop,
+                hung=self._restart,
+            ),
         )
         self._tasks.on_failure = self._fetcher.fail
 
@@ -498,7 +488,7 @@ class PullCore(Consumer):
         return result if kept is result.messages else msgspec.structs.replace(result, messages=kept)
 
 
-def _as_stream(settings: ClientSettings) -> ClientSettings:
+def as_stream(settings: ClientSettings) -> ClientSettings:
     """Mark requests as a stream's, as pull consumers do by default."""
     if "stream" in settings.given:
         return settings

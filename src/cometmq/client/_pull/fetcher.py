@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, KeysView, Set
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cometmq.client._consuming.continuation import Cause, cause_of, log_cause
 from cometmq.client._consuming.pulls import PullResult
@@ -148,7 +149,7 @@ class _Stream(FetchLoop[PullResult]):
     def _replace(self) -> None:
         super()._replace()
         self._is_hung = True
-        self._fetcher.on_hung(self.queue)
+        self._fetcher.events.hung(self.queue)
 
     def _forget_failures(self) -> None:
         if not self._is_hung:  # else the stream that follows counts on
@@ -161,7 +162,7 @@ class _Stream(FetchLoop[PullResult]):
             log_cause(log, cause, self.queue, self._fetcher.group, self.offset, response)
         if cause is not None and cause is not Cause.BELOW_START:
             await asyncio.sleep(MOVE_S)
-            await self._fetcher.on_moved(cause, self.queue, response, self.received_ms)
+            await self._fetcher.events.moved(cause, self.queue, response, self.received_ms)
             return True
         if response.messages:
             self.received_ms = response.messages[-1].store_time_ms
@@ -182,24 +183,43 @@ class Held:
     """When the response to its last pull came, in ms since 1970."""
 
 
+class BufferLimits(NamedTuple):
+    """The limits of what is fetched and not taken yet."""
+
+    messages_max: int
+    """Messages of all queues together, beyond which none is pulled."""
+    queue_messages_max: int = UNLIMITED
+    """Messages of one queue, beyond which it is not pulled."""
+    queue_bytes_max: int = UNLIMITED
+    """Bytes of their records."""
+    span_max: int = UNLIMITED
+    """How far the first and the last of them may lie apart, in offsets."""
+
+
+class QueueEvents(NamedTuple):
+    """What happens to a fetched queue beside its messages."""
+
+    moved: Moved
+    """Called when a queue cannot continue at its offset, with the cause, the queue, the response,
+    and when the last message that was received had been stored; begins it anew."""
+    topic_missed: Callable[[MessageQueue], None]
+    """Called with a queue whose topic does not exist any more."""
+    hung: Callable[[MessageQueue], None] = lambda queue: None
+    """Called with a queue whose pull made no progress for long."""
+
+
 class Fetcher:
     """Keeps the buffer filled from all assigned queues.
 
     Args:
         pull: pulls messages of a queue.
         start_of: returns where a queue starts.
-        fetched_max: messages of all queues together, beyond which none is pulled.
-        queue_messages_max: messages of one queue, beyond which it is not pulled.
-        queue_bytes_max: the same by the size of their records.
-        span_max: how far the first and the last of them may lie apart, in offsets.
+        limits: when enough is fetched.
         retry_s: pause of a queue after a pull of it failed.
         step_s_max: seconds after which a pull that hangs is cancelled and started again.
         group: the consumer group.
         on_permanent: called when retrying cannot cure the failure of a queue.
-        on_moved: called when a queue cannot continue at its offset, with the cause, the queue, the
-            response, and when the last message that was received had been stored; begins it anew.
-        on_topic_missed: called with a queue whose topic does not exist any more.
-        on_hung: called with a queue whose pull made no progress for long.
+        events: called when something happens to a queue.
     """
 
     def __init__(
@@ -207,22 +227,15 @@ class Fetcher:
         pull: PullFrom,
         start_of: StartOf,
         *,
-        fetched_max: int,
-        queue_messages_max: int = UNLIMITED,
-        queue_bytes_max: int = UNLIMITED,
-        span_max: int = UNLIMITED,
+        limits: BufferLimits,
         retry_s: float,
         step_s_max: float = STEP_S_MAX,
         group: str,
         on_permanent: Callable[[BaseException], None] | None = None,
-        on_moved: Moved,
-        on_topic_missed: Callable[[MessageQueue], None],
-        on_hung: Callable[[MessageQueue], None] = lambda queue: None,
+        events: QueueEvents,
     ) -> None:
         self.pull = pull
-        self.on_moved = on_moved
-        self._on_topic_missed = on_topic_missed
-        self.on_hung = on_hung
+        self.events = events
         self.start_of = start_of
         self.retry_s = retry_s
         self.step_s_max = step_s_max
@@ -240,10 +253,7 @@ class Fetcher:
         """Queues that wait until they are below the limits."""
         self.started = asyncio.Event()
         """Set when the first offset of a queue is known."""
-        self._fetched_max = fetched_max
-        self._queue_messages_max = queue_messages_max
-        self._queue_bytes_max = queue_bytes_max
-        self._span_max = span_max
+        self._limits = limits
         self._streams: QueueTable[_Stream] = QueueTable()
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
@@ -321,7 +331,7 @@ class Fetcher:
         stream.set_aside.clear()
         stream.count = stream.size_bytes = 0
         stream.bounds.clear()
-        self._on_topic_missed(stream.queue)
+        self.events.topic_missed(stream.queue)
         self._wake_below_limits()
 
     def pause(self, queue: MessageQueue) -> None:
@@ -424,14 +434,14 @@ class Fetcher:
         """Return whether a queue may be pulled."""
         return (
             not stream.paused
-            and self._held < self._fetched_max
-            and stream.count < self._queue_messages_max
-            and stream.size_bytes < self._queue_bytes_max
-            and stream.span <= self._span_max
+            and self._held < self._limits.messages_max
+            and stream.count < self._limits.queue_messages_max
+            and stream.size_bytes < self._limits.queue_bytes_max
+            and stream.span <= self._limits.span_max
         )
 
     def _wake_below_limits(self) -> None:
-        if self._held >= self._fetched_max:
+        if self._held >= self._limits.messages_max:
             return  # at once: thousands of queues may wait
         for stream in self.waiting:
             if self.is_below_limits(stream):

@@ -25,7 +25,7 @@ from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.handover import DOUBT_S, Handover
 from cometmq.client._consuming.pause_detector import PauseDetector
 from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
-from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
+from cometmq.client._consuming.rebalancer import Intervals, MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import DeadLetters, Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService, Redelivery
@@ -151,7 +151,7 @@ class PushEngine(Engine):
             allocate=self._allocation,
             topics=subscriptions.topics,
             owner=self.queues,
-            interval_s=settings.rebalance_ms / 1000,
+            intervals=Intervals(settings.rebalance_ms / 1000),
             on_permanent=tasks.end,
             on_topic=self._look,
         )

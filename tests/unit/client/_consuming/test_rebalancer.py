@@ -13,6 +13,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.rebalancer import (
     LOOKUPS_MAX,
     RECONNECT_S,
+    Intervals,
     MemberAllocation,
     QueueTable,
     Rebalancer,
@@ -119,8 +120,7 @@ class Group:
             ),
             topics=lambda: self.topics,
             owner=self.owner,
-            interval_s=interval_s,
-            min_interval_s=min_interval_s,
+            intervals=Intervals(interval_s, min_interval_s),
         )
 
 
@@ -598,7 +598,7 @@ async def test_what_raises_in_each_round_is_a_permanent_failure(
         ),
         topics=lambda: group.topics,
         owner=group.owner,
-        interval_s=20,
+        intervals=Intervals(20),
         on_permanent=tasks.end,
     )
     rebalancer.start(tasks)

@@ -6,13 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from cometmq.client._consuming.continuation import Cause
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._pull.fetcher import Batch, Fetcher
+from cometmq.client._pull.fetcher import Batch, BufferLimits, Fetcher, QueueEvents
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.message import StoredMessage
@@ -29,7 +28,8 @@ async def never(*what: object) -> None:
     raise AssertionError(f"no queue continues elsewhere: {what}")
 
 
-STAYS: Any = {"on_moved": never, "on_topic_missed": lambda queue: None}
+EIGHT = BufferLimits(8)
+STAYS = QueueEvents(moved=never, topic_missed=lambda queue: None)
 
 
 def stored(queue: MessageQueue, offset: int) -> StoredMessage:
@@ -91,7 +91,7 @@ def queues() -> Queues:
 @pytest.fixture
 async def fetcher(queues: Queues):
     fetcher = Fetcher(
-        queues.pull, queues.start, fetched_max=8, retry_s=0.001, group="test", **STAYS
+        queues.pull, queues.start, limits=EIGHT, retry_s=0.001, group="g", events=STAYS
     )
     yield fetcher
     await fetcher.stop()
@@ -161,7 +161,7 @@ async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Q
         end = QueueOffset(offset + 100)
         return PullResult(PullStatus.NO_MATCHED_MESSAGE, [], end, QueueOffset(0), end)
 
-    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, group="test", **STAYS)
+    fetcher = Fetcher(nothing, queues.start, limits=EIGHT, retry_s=0.001, group="g", events=STAYS)
     fetcher.begin(ONE)
 
     assert (await taken(fetcher)).next_offset == 200
@@ -191,11 +191,10 @@ async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> Non
     fetcher = Fetcher(
         queues.pull,
         queues.start,
-        fetched_max=100,
-        queue_messages_max=4,
+        limits=BufferLimits(100, queue_messages_max=4),
         retry_s=1,
-        group="test",
-        **STAYS,
+        group="g",
+        events=STAYS,
     )
     fetcher.begin(ONE)
     fetcher.begin(TWO)
@@ -221,11 +220,10 @@ async def test_a_queue_is_not_pulled_while_its_messages_lie_too_far_apart() -> N
     fetcher = Fetcher(
         queues.pull,
         queues.start,
-        fetched_max=100,
-        span_max=25,
+        limits=BufferLimits(100, span_max=25),
         retry_s=1,
-        group="test",
-        **STAYS,
+        group="g",
+        events=STAYS,
     )
     fetcher.begin(ONE)
     asked = [(ONE, 100), (ONE, 110), (ONE, 120), (ONE, 130)]
@@ -274,7 +272,7 @@ async def test_part_of_a_batch_may_be_taken_and_the_rest_comes_next(
 
 
 async def test_two_tasks_that_wait_get_different_messages(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
+    fetcher = Fetcher(queues.pull, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     waiting = [asyncio.create_task(fetcher.take(1)) for _ in range(6)]
     await asyncio.sleep(0)
 
@@ -309,7 +307,7 @@ async def test_what_is_put_back_waits_in_order(
 
 
 async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
+    fetcher = Fetcher(queues.pull, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     waiting = asyncio.create_task(fetcher.take())
     await asyncio.sleep(0)
 
@@ -331,7 +329,7 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
     async def start(queue: MessageQueue) -> QueueOffset:
         return QueueOffset(0)
 
-    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, group="test", **STAYS)
+    fetcher = Fetcher(nothing, start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     fetcher.begin(ONE)
     await until(lambda: asked == 1)
     for _ in range(1_000):
@@ -366,7 +364,7 @@ async def test_a_queue_whose_offset_store_hangs_is_begun_anew(queues: Queues) ->
             await asyncio.Event().wait()
         return QueueOffset(100)
 
-    fetcher = Fetcher(queues.pull, start, fetched_max=8, retry_s=1, group="test", **STAYS)
+    fetcher = Fetcher(queues.pull, start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     fetcher.begin(ONE)
 
     async with asyncio.timeout(200):
@@ -382,7 +380,13 @@ async def test_a_queue_that_can_never_be_read_is_a_permanent_failure(queues: Que
         raise LookupError("from a hook")
 
     fetcher = Fetcher(
-        pull, queues.start, fetched_max=8, retry_s=1, group="g", on_permanent=tasks.end, **STAYS
+        pull,
+        queues.start,
+        limits=EIGHT,
+        retry_s=1,
+        group="g",
+        on_permanent=tasks.end,
+        events=STAYS,
     )
     fetcher.begin(ONE)
     await asyncio.wait_for(tasks.wait_failed(), 600)
@@ -401,7 +405,7 @@ async def test_a_pull_that_ends_after_its_queue_was_moved_is_ignored(queues: Que
                 await first.wait()
         return await queues.pull(queue, offset)
 
-    fetcher = Fetcher(stubborn, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
+    fetcher = Fetcher(stubborn, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     fetcher.begin(ONE, QueueOffset(100))
     await asyncio.sleep(0)
     fetcher.begin(ONE, QueueOffset(500))
@@ -443,11 +447,10 @@ async def test_a_queue_of_a_deleted_topic_loses_its_messages_and_begins_anew_whe
     fetcher = Fetcher(
         pull,
         queues.start,
-        fetched_max=8,
+        limits=EIGHT,
         retry_s=0.001,
-        group="test",
-        on_moved=moved,
-        on_topic_missed=missed.append,
+        group="g",
+        events=QueueEvents(moved, missed.append),
     )
     fetcher.begin(ONE)
     async with asyncio.timeout(60):
@@ -480,11 +483,10 @@ async def test_a_queue_that_was_reset_at_its_broker_begins_anew(
     fetcher = Fetcher(
         pull,
         queues.start,
-        fetched_max=8,
+        limits=EIGHT,
         retry_s=1,
-        group="test",
-        on_moved=moved,
-        on_topic_missed=lambda queue: None,
+        group="g",
+        events=QueueEvents(moved, lambda queue: None),
     )
     fetcher.begin(ONE)
     async with asyncio.timeout(60):

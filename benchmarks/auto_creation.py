@@ -30,7 +30,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 
 from cometmq.protocol.codes import RequestCode  # noqa: E402
 from cometmq.remoting import RemotingClient  # noqa: E402
-from support.server import Standalone  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 COUNTS = (1_000, 2_000, 4_000, 10_000)

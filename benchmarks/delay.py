@@ -34,8 +34,8 @@ import machine
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]
 
-from support.scheduled import Journey, Wire, frames_of, journeys  # noqa: E402
-from support.server import Standalone  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
+from support.stores.scheduled import Journey, Wire, frames_of, journeys  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")

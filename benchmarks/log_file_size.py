@@ -26,7 +26,7 @@ import machine
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 
-from support.server import Standalone  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 MIB = 1024 * 1024

@@ -34,8 +34,8 @@ import machine
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 
-from support.server import Standalone  # noqa: E402
-from support.sparse_log import make_sparse_log  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
+from support.stores.sparse_log import make_sparse_log  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 SIZES_GIB = (0, 1, 10, 50)

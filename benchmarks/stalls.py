@@ -44,7 +44,7 @@ import cuts  # noqa: E402
 import wire  # noqa: E402
 
 from cometmq.protocol.codes import RequestCode, ResponseCode  # noqa: E402
-from support.server import Standalone  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 ROUNDS_MIN = 5

@@ -42,7 +42,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 import kit  # noqa: E402
 import wire  # noqa: E402
 
-from support.server import Standalone  # noqa: E402
+from support.processes.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 COUNT = 1_000_000

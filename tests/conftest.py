@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from support import build, spark_layer
-from support.descriptors import DescriptorCheck
-from support.tiers import deselect, left_out, rounds
-from support.virtual_time import virtual_time
+from support.checks.descriptors import DescriptorCheck
+from support.checks.virtual_time import virtual_time
+from support.runner import build, spark_layer
+from support.runner.tiers import deselect, left_out, rounds
 
 __all__ = ["virtual_time"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import affected, spark_layer  # noqa: E402
-from support.stages import (  # noqa: E402
+from support.runner import affected, spark_layer  # noqa: E402
+from support.runner.stages import (  # noqa: E402
     Outcome,
     Stage,
     failures,
@@ -31,8 +31,8 @@ from support.stages import (  # noqa: E402
     slowest_tests,
     table,
 )
-from support.tiers import ALL, INTEROP, ONLY, QUICK, TEST, TIERS, WITHOUT  # noqa: E402
-from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
+from support.runner.tiers import ALL, INTEROP, ONLY, QUICK, TEST, TIERS, WITHOUT  # noqa: E402
+from support.runner.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 
 BOTH = ("compiled", "interpreted")
 WITHOUT_SPARK = tuple(f"--ignore={path}" for path in spark_layer.TESTS)

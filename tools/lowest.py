@@ -25,7 +25,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import pythons, spark_layer  # noqa: E402
+from support.runner import pythons, spark_layer  # noqa: E402
 
 FOLDER = ROOT / "build" / "lowest"
 TREE = FOLDER / "project"

@@ -20,7 +20,7 @@ from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
 from cometmq.remoting.ports import free_port
-from support.clusters import (
+from support.brokers.clusters import (
     COMET,
     chosen_targets,
     make_cluster,
@@ -31,9 +31,9 @@ from support.clusters import (
     runs_here,
     target,
 )
-from support.leaks import left_behind, open_sockets, other_tasks
-from support.tiers import deselect
-from support.versions import VERSIONS_5
+from support.checks.leaks import left_behind, open_sockets, other_tasks
+from support.runner.tiers import deselect
+from support.runner.versions import VERSIONS_5
 
 PATIENT: Settings = {"waitTimeMillsInSendQueue": 60_000}
 """By default a broker refuses sends that waited for 0.2 s, as they may on a busy machine."""

@@ -23,7 +23,7 @@ from cometmq.client._connection.instance import core_of
 from cometmq.protocol.bodies.client import ConsumeResult
 from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import ResponseCode
-from support.seen import until_answered
+from support.clients.recording_handlers import until_answered
 
 FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)

@@ -27,10 +27,9 @@ from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin import DeadLetter, ResendStatus, ResendTo, Resent
 from cometmq.model import property_names as names
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
-from support.consuming import from_the_first
-from support.dead_letters import dead_letters
-from support.given_up import give_up
-from support.seen import Seen, until_answered
+from support.clients.consuming import from_the_first
+from support.clients.dead_letters import dead_letters, give_up
+from support.clients.recording_handlers import Seen, until_answered
 
 
 async def stored(

@@ -21,7 +21,7 @@ from cometmq.client import (
 )
 from cometmq.client.admin import TrackKind
 from cometmq.client.trace.records import ConsumeAfter, Publish, encode_trace_record
-from support.seen import until_answered
+from support.clients.recording_handlers import until_answered
 
 FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)

@@ -25,7 +25,7 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import Perm
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
-from support.seen import until_answered
+from support.clients.recording_handlers import until_answered
 
 FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)

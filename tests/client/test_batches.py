@@ -20,9 +20,8 @@ from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.properties import decode_properties
-from support.reading import read_all
-from support.scripted import ScriptedCluster
-from support.sent import SentBroker
+from support.brokers.scripted import ScriptedCluster, SentBroker
+from support.clients.reading import read_all
 
 # --- given as one -------------------------------------------------------------------------------
 

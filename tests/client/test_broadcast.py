@@ -15,7 +15,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.seen import Seen, until
+from support.clients.recording_handlers import Seen, until
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

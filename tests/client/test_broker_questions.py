@@ -38,7 +38,7 @@ from cometmq.protocol.headers.consumer import (
     InvokeBrokerToGetConsumerStatusRequest,
 )
 from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
-from support.seen import Seen, until
+from support.clients.recording_handlers import Seen, until
 
 
 @pytest.fixture

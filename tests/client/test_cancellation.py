@@ -1,9 +1,9 @@
 """Any public coroutine can be cancelled wherever it waits: its client stays usable.
 
 Each call is cancelled at its first wait, at its second and so on, once while the wait lasts and
-once in the moment when it is over (see `support.cancelling`). After each run the same client sends
-a message over the same connection. What opens and closes a client is cancelled too; then nothing of
-it may be left.
+once in the moment when it is over (see `support.checks.cancelling`). After each run the same client
+sends a message over the same connection. What opens and closes a client is cancelled too; then
+nothing of it may be left.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import CometError
-from support.cancelling import cancel_at_every_await
-from support.fault_proxy import Proxied
-from support.public_calls import (
+from support.checks.cancelling import cancel_at_every_await
+from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,
     KINDS,
@@ -54,7 +53,8 @@ from support.public_calls import (
     the,
     world,
 )
-from support.versions import VERSIONS_5
+from support.network.fault_proxy import Proxied
+from support.runner.versions import VERSIONS_5
 
 __all__ = ["links", "session_cluster", "world"]
 """Fixtures that stand elsewhere."""

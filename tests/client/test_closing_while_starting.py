@@ -26,10 +26,10 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, Response
-from support.consuming import MemoryOffsets
-from support.group_broker import GroupBroker, pulled
-from support.pop_broker import PopBroker
-from support.scripted import ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker, pulled
+from support.brokers.pop_broker import PopBroker
+from support.brokers.scripted import ScriptedCluster, route
+from support.clients.consuming import MemoryOffsets
 
 ENDS_S = 60
 REQUESTS_MAX = 30

@@ -25,10 +25,10 @@ from cometmq.client.admin import DeadLetter, ResendStatus
 from cometmq.client.errors import CompressionError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.lazy_record import stored_body
-from support.consuming import from_the_first
-from support.dead_letters import dead_letters
-from support.reading import read_all
-from support.seen import Seen
+from support.clients.consuming import from_the_first
+from support.clients.dead_letters import dead_letters
+from support.clients.reading import read_all
+from support.clients.recording_handlers import Seen
 
 KINDS = ("zlib", "lz4", "zstd")
 

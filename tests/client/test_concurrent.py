@@ -33,10 +33,10 @@ from cometmq.client.handlers import ConsumeContext
 from cometmq.client.hooks import FilterHook
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
-from support.clusters import COMET
-from support.in_flight import InFlight
-from support.reading import until_queued
-from support.seen import Seen, until, until_answered
+from support.brokers.clusters import COMET
+from support.clients.in_flight import InFlight
+from support.clients.reading import until_queued
+from support.clients.recording_handlers import Seen, until, until_answered
 
 WAIT_S = 120.0
 

@@ -10,7 +10,7 @@ from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartF
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode_records
 from cometmq.model.topic import TRACE_TOPIC
-from support.seen import WAIT_S, Seen
+from support.clients.recording_handlers import WAIT_S, Seen
 
 
 async def records(

@@ -11,8 +11,8 @@ from servers import Cluster
 
 from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ResponseError
 from cometmq.model import property_names as names
-from support.reading import read_all
-from support.versions import VERSIONS_5
+from support.clients.reading import read_all
+from support.runner.versions import VERSIONS_5
 
 
 def now_ms() -> int:

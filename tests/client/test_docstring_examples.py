@@ -34,11 +34,11 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client.admin import DeadLetterPage
-from support.client_names import public_names
-from support.clusters import TARGETS
-from support.given_up import give_up
-from support.transacting import Commits
-from support.versions import VERSIONS_5
+from support.brokers.clusters import TARGETS
+from support.brokers.transacting import Commits
+from support.clients.client_names import public_names
+from support.clients.dead_letters import give_up
+from support.runner.versions import VERSIONS_5
 
 NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
 """Examples of what our broker does not serve, and the versions of RocketMQ that do."""

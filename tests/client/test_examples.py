@@ -10,8 +10,8 @@ from _pytest.mark.structures import ParameterSet
 from servers import Cluster
 
 from cometmq.client.blocking import AdminClient
-from support.examples import EXPECTED, NEEDS_ROCKETMQ, run, with_a_server
-from support.versions import ALL_VERSIONS
+from support.processes.examples import EXPECTED, NEEDS_ROCKETMQ, run, with_a_server
+from support.runner.versions import ALL_VERSIONS
 
 SWITCHES_FILTERS_ON = "31_filter_with_sql"
 

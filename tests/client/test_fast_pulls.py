@@ -24,9 +24,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import encode_record
 from cometmq.remoting import CallTimeoutError, Request, Response
-from support.build import compiled_modules
-from support.scripted import ScriptedBroker, ScriptedCluster
-from support.sent import SentBroker
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, SentBroker
+from support.runner.build import compiled_modules
 
 QUEUE = MessageQueue("t", "a", 1)
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4)

@@ -17,10 +17,10 @@ from servers import Cluster
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from support.fault_proxy import Proxied, proxied
-from support.seen import until
-from support.stream import all_kinds
-from support.tiers import rounds
+from support.clients.recording_handlers import until
+from support.clients.stream import all_kinds
+from support.network.fault_proxy import Proxied, proxied
+from support.runner.tiers import rounds
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})

@@ -12,7 +12,7 @@ from cometmq.client import AdminClient, ClientInstance, PushConsumer, StoredMess
 from cometmq.client.hooks import OutgoingCall
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from support.tiers import rounds
+from support.runner.tiers import rounds
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -19,9 +19,9 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
-from support.consuming import from_the_first
-from support.stream import KINDS, consuming
-from support.tiers import rounds
+from support.clients.consuming import from_the_first
+from support.clients.stream import KINDS, consuming
+from support.runner.tiers import rounds
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -33,7 +33,7 @@ from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
 from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
-from support.counting import (
+from support.clients.counting import (
     Repeat,
     Seen,
     Tenures,
@@ -45,8 +45,8 @@ from support.counting import (
     repeats_of_each,
     without_reason,
 )
-from support.mixed_groups import QUEUES, End, Member, MixedGroup
-from support.versions import VERSIONS_5
+from support.clients.mixed_groups import QUEUES, End, Member, MixedGroup
+from support.runner.versions import VERSIONS_5
 
 pytestmark = pytest.mark.long
 

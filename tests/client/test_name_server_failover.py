@@ -18,7 +18,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import LOOPBACK, free_port
-from support.scripted import ScriptedNameServer, route
+from support.brokers.scripted import ScriptedNameServer, route
 
 SHORT_S = 0.4
 

@@ -27,10 +27,10 @@ from cometmq.model.errors import CometError
 from cometmq.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from support.clusters import COMET
-from support.consuming import from_the_first
-from support.dead_letters import dead_letters
-from support.seen import WAIT_S, FailsAtFirst, Seen, until, until_answered
+from support.brokers.clusters import COMET
+from support.clients.consuming import from_the_first
+from support.clients.dead_letters import dead_letters
+from support.clients.recording_handlers import WAIT_S, FailsAtFirst, Seen, until, until_answered
 
 
 async def send_numbers(producer: Producer, queue: MessageQueue, count: int) -> None:

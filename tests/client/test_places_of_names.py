@@ -21,7 +21,7 @@ from cometmq.client.hooks import ConsumeHook, DeliveryContext
 from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.remoting import Connection
-from support.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
 
 IN_TIME_S = 120.0
 

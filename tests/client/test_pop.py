@@ -26,11 +26,11 @@ from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestMod
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
-from support.consuming import from_the_first
-from support.dead_letters import dead_letters
-from support.in_flight import InFlight
-from support.seen import WAIT_S, FailsAtFirst, Seen, until
-from support.versions import VERSIONS_5
+from support.clients.consuming import from_the_first
+from support.clients.dead_letters import dead_letters
+from support.clients.in_flight import InFlight
+from support.clients.recording_handlers import WAIT_S, FailsAtFirst, Seen, until
+from support.runner.versions import VERSIONS_5
 
 only_5 = pytest.mark.only_on(*VERSIONS_5)
 

@@ -23,7 +23,7 @@ from cometmq.client import (
 )
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.client.trace.records import ConsumeAfter
-from support.seen import until_answered
+from support.clients.recording_handlers import until_answered
 
 FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)

@@ -35,8 +35,8 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
-from support.reading import until_queued
-from support.seen import until
+from support.clients.reading import until_queued
+from support.clients.recording_handlers import until
 
 WAIT_S = 120.0
 

@@ -36,9 +36,9 @@ from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall, Request, Response
-from support.recorded import frames
-from support.scripted import ScriptedBroker, ScriptedCluster
-from support.seen import until_answered
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
+from support.clients.recording_handlers import until_answered
+from support.wire.recorded import frames
 
 FOUND_S = 120.0
 """Time for what takes a moment: queues that are filled, members that are noticed."""

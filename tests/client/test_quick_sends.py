@@ -39,9 +39,15 @@ from cometmq.protocol.frame import JSON_HEADER, frame_prefix
 from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
-from support.reading import read_all, read_until
-from support.scripted import OFFSET_ID, Act, ScriptedBroker, ScriptedCluster, route
-from support.sent import SentBroker
+from support.brokers.scripted import (
+    OFFSET_ID,
+    Act,
+    ScriptedBroker,
+    ScriptedCluster,
+    SentBroker,
+    route,
+)
+from support.clients.reading import read_all, read_until
 
 MESSAGE = Message(topic="t", body=b"x")
 QUEUE = MessageQueue("t", "a", 1)

@@ -31,14 +31,13 @@ from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, Response, Supervisor
-from support.consuming import MemoryOffsets
-from support.group_broker import GroupBroker, pulled
-from support.members import SilentProducer
-from support.pop_broker import QUEUE, PopBroker, Shop
-from support.queue_broker import QueueBroker
-from support.scripted import ScriptedBroker, ScriptedCluster, route
-from support.sent import SentBroker
-from support.transacting import Commits, TransactionBroker
+from support.brokers.group_broker import GroupBroker, pulled
+from support.brokers.pop_broker import QUEUE, PopBroker, Shop
+from support.brokers.queue_broker import QueueBroker
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, SentBroker, route
+from support.brokers.transacting import Commits, TransactionBroker
+from support.clients.consuming import MemoryOffsets
+from support.clients.members import SilentProducer
 
 ENDS_S = 60
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)

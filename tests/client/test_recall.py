@@ -12,7 +12,7 @@ from cometmq.client._sending.replies import RecallHandle, decode_handle, encode_
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
 from cometmq.remoting import Request, Response
-from support.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "values" / "5.3.3" / "misc.json"
 HANDLES = json.loads(VECTORS.read_text())["recall_handles"]

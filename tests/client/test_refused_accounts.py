@@ -19,8 +19,8 @@ from cometmq.client import (
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Response
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
 
 REFUSAL = Response(ResponseCode.NO_PERMISSION, "check signature failed.")
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

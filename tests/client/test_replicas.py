@@ -21,7 +21,7 @@ from cometmq.client import (
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.model.errors import CometError
-from support.replicas import WAIT_S, Replica, ReplicatedCluster, new_replica
+from support.brokers.replicas import WAIT_S, Replica, ReplicatedCluster, new_replica
 
 pytestmark = [
     pytest.mark.long_elsewhere,

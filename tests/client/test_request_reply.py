@@ -34,8 +34,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.send import PushReplyMessageToClientRequest
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection, Request, Response
-from support.scripted import Act, ScriptedCluster
-from support.sent import SentBroker
+from support.brokers.scripted import Act, ScriptedCluster, SentBroker
 
 ASK = Message(topic="t", body=b"ask")
 Answer = Callable[[StoredMessage], bytes | None]

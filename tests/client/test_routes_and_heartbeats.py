@@ -30,9 +30,9 @@ from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.remoting import Connection, Request, Response
-from support.group_broker import GroupBroker
-from support.members import SilentConsumer, SilentProducer
-from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
+from support.clients.members import SilentConsumer, SilentProducer
 
 IN_TIME_S = 120.0
 OFTEN = ClientSettings(route_refresh_ms=50, heartbeat_ms=50)

@@ -29,11 +29,11 @@ from cometmq.client import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response
-from support import running_consumer
-from support.consuming import from_the_first
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster, route
-from support.seen import WAIT_S, Seen, until
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster, route
+from support.clients.consuming import from_the_first
+from support.clients.recording_handlers import WAIT_S, Seen, until
+from support.processes import running_consumer
 
 ENDS_S = 60.0
 NEVER_S = "3600"

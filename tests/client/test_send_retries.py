@@ -24,8 +24,7 @@ from cometmq.client.settings import RETRIED, ProducerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError
-from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
-from support.sent import SentBroker
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, SentBroker, route
 
 MESSAGE = Message(topic="t", body=b"x")
 FLUSH, SLAVE, NO_SLAVE = (

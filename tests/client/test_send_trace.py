@@ -28,10 +28,9 @@ from cometmq.protocol.compression import decompress_body
 from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
-from support.reading import read_all
-from support.scripted import OFFSET_ID, Act, ScriptedCluster
-from support.sent import SentBroker
-from support.transacting import TransactionBroker
+from support.brokers.scripted import OFFSET_ID, Act, ScriptedCluster, SentBroker
+from support.brokers.transacting import TransactionBroker
+from support.clients.reading import read_all
 
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
 

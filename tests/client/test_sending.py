@@ -35,9 +35,8 @@ from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.message_id import decode_unique_id
 from cometmq.protocol.properties import decode_properties
-from support.reading import read_all
-from support.scripted import Act, ScriptedBroker, ScriptedCluster
-from support.sent import SentBroker
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, SentBroker
+from support.clients.reading import read_all
 
 MESSAGE = Message(topic="t", body=b"x")
 

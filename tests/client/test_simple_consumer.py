@@ -25,10 +25,10 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
-from support.consuming import from_the_first
-from support.dead_letters import dead_letters
-from support.seen import WAIT_S, Seen
-from support.versions import VERSIONS_5
+from support.clients.consuming import from_the_first
+from support.clients.dead_letters import dead_letters
+from support.clients.recording_handlers import WAIT_S, Seen
+from support.runner.versions import VERSIONS_5
 
 only_5 = pytest.mark.only_on(*VERSIONS_5)
 

@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import Message, Producer, SendFailedError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
-from support.scripted import Act, ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

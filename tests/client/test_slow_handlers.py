@@ -19,8 +19,8 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.stream import QUICK_CLIENT, QUICK_PUSH
-from support.tiers import rounds
+from support.clients.stream import QUICK_CLIENT, QUICK_PUSH
+from support.runner.tiers import rounds
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -19,7 +19,7 @@ from cometmq.client import (
     PushConsumer,
     StartFrom,
 )
-from support.seen import Seen
+from support.clients.recording_handlers import Seen
 
 
 async def test_only_messages_whose_properties_match_are_delivered(

@@ -14,9 +14,9 @@ import pytest
 from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, Message, MessageQueue, Producer, PushConsumer, StartFrom
-from support import stopped_member
-from support.clusters import MakeCluster
-from support.seen import Seen, until
+from support.brokers.clusters import MakeCluster
+from support.clients.recording_handlers import Seen, until
+from support.processes import stopped_member
 
 IDLE_S, PAUSE_S = 3.0, 2.0
 """Instead of 120 s and 5 s."""

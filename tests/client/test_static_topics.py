@@ -12,7 +12,7 @@ from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.topic import UpdateAndCreateTopicRequest
-from support.versions import VERSIONS_5
+from support.runner.versions import VERSIONS_5
 
 LOGICAL = "__syslo__global__"
 QUEUES = 3

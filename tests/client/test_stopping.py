@@ -27,9 +27,9 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.model.errors import RemotingError, ResponseError
-from support.clusters import COMET
-from support.consuming import MemoryOffsets, from_the_first
-from support.seen import WAIT_S, Seen, until
+from support.brokers.clusters import COMET
+from support.clients.consuming import MemoryOffsets, from_the_first
+from support.clients.recording_handlers import WAIT_S, Seen, until
 
 HANGS_S = 60.0
 """What takes so long hangs."""

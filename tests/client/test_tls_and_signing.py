@@ -30,10 +30,10 @@ from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
 from cometmq.remoting.tls import client_context
-from support.certificates import Authority
-from support.clusters import COMET
-from support.scripted import route
-from support.versions import VERSIONS_5
+from support.brokers.certificates import Authority
+from support.brokers.clusters import COMET
+from support.brokers.scripted import route
+from support.runner.versions import VERSIONS_5
 
 HOST = "127.0.0.1"
 ACCOUNT = ClientSettings(access_key="cometmq-user", secret_key="very-secret-1")

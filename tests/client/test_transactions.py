@@ -38,10 +38,10 @@ from cometmq.model.errors import InvalidNameError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
-from support.cancelling import cancel_at_every_await
-from support.examples import FOLDER as EXAMPLES
-from support.scripted import Act, ScriptedCluster, route
-from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
+from support.brokers.scripted import Act, ScriptedCluster, route
+from support.brokers.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
+from support.checks.cancelling import cancel_at_every_await
+from support.processes.examples import FOLDER as EXAMPLES
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
 BITS = {LocalState.COMMIT: 8, LocalState.ROLLBACK: 12, LocalState.UNKNOWN: 0}

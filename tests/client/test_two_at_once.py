@@ -34,9 +34,8 @@ from cometmq.client import (
     blocking,
 )
 from cometmq.model.errors import CometError
-from support.cancelling import at_wait
-from support.fault_proxy import Proxied
-from support.public_calls import (
+from support.checks.cancelling import at_wait
+from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,
     KINDS,
@@ -51,8 +50,9 @@ from support.public_calls import (
     takes,
     world,
 )
-from support.tiers import is_long_run
-from support.versions import VERSIONS_5
+from support.network.fault_proxy import Proxied
+from support.runner.tiers import is_long_run
+from support.runner.versions import VERSIONS_5
 
 __all__ = ["links", "session_cluster", "world"]
 """Fixtures that stand elsewhere."""

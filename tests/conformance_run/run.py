@@ -22,9 +22,9 @@ import pytest
 from expectations import Expectations
 from expected_failures import EXPECTED, SLOW_TO_FAIL, Expected
 
-from support import build
-from support.server import Standalone, standalone
-from support.tiers import is_long_run
+from support.processes.server import Standalone, standalone
+from support.runner import build
+from support.runner.tiers import is_long_run
 
 TESTS = Path(__file__).resolve().parent.parent
 CONFORMANCE = TESTS / "conformance"

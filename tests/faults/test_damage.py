@@ -21,9 +21,10 @@ from cometmq.store.queues.consume_queue import FILLER_SIZE
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
 from cometmq.store.queues.repair import Repair
 from cometmq.system.clock import ManualClock
-from support.power_files import PowerFiles
-from support.randomness import SeededRandomness
-from support.stores import (
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import PowerFiles
+from support.stores.small_stores import (
     TOPIC,
     all_messages,
     bodies,
@@ -33,7 +34,6 @@ from support.stores import (
     small_settings,
     split,
 )
-from support.tiers import rounds
 
 DAMAGED = 12
 ROOT = Path("/store")

@@ -17,9 +17,9 @@ from pathlib import Path
 import kit
 import pytest
 
-from support.scheduled import Wire, frames_of, journeys
-from support.server import Standalone
-from support.tiers import new_seed, rounds
+from support.processes.server import Standalone
+from support.runner.tiers import new_seed, rounds
+from support.stores.scheduled import Wire, frames_of, journeys
 
 KILLS = rounds(test=4, long=30)
 MESSAGES = rounds(test=20_000, long=100_000)

@@ -14,8 +14,8 @@ import pytest
 from codes import Answer, Request
 from wire import Connection
 
-from support.scheduled import Wire
-from support.server import Standalone
+from support.processes.server import Standalone
+from support.stores.scheduled import Wire
 
 MESSAGES = 60
 BODIES = [str(n).encode() for n in range(MESSAGES)]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import MessageStore
-from support import stores
-from support.root import need_open_files
-from support.stores import no_open_stores, put
+from support.processes.root import need_open_files
+from support.stores import small_stores
+from support.stores.small_stores import no_open_stores, put
 
 __all__ = ["no_open_stores"]
 
@@ -55,7 +55,7 @@ def open_files() -> Iterator[None]:
 
 def opened(root: Path, settings: dict[str, object]) -> MessageStore:
     """A store with RocketMQ's default sizes, apart from the log's and the index's."""
-    return stores.opened(
+    return small_stores.opened(
         root,
         commit_log_file_bytes=LOG_FILE_BYTES,
         consume_queue_file_bytes=300_000 * 20,

@@ -15,9 +15,9 @@ from servers import connect
 from wire import Connection
 
 from cometmq.protocol.codes import ResponseCode
-from support.elected import COMET, ElectedBroker, ElectedCluster, running_elected
-from support.failover_load import LIMIT_S, TOPIC, Load, create_topic, read_all
-from support.tiers import rounds
+from support.controllers.elected import COMET, ElectedBroker, ElectedCluster, running_elected
+from support.controllers.failover_load import LIMIT_S, TOPIC, Load, create_topic, read_all
+from support.runner.tiers import rounds
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
 

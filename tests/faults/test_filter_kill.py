@@ -16,8 +16,8 @@ import kit
 import pytest
 from wire import Connection, ConnectionClosedError, NoAnswerError
 
-from support.server import Standalone
-from support.tiers import new_seed, rounds
+from support.processes.server import Standalone
+from support.runner.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=10, long=60)
 TOPIC = "filtered"

@@ -10,8 +10,8 @@ import pytest
 from cometmq.model.errors import CometError
 from cometmq.store import StoreUnavailableError
 from cometmq.system.files import DiskUsage
-from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
 
 
 @pytest.mark.parametrize("room_bytes", [0, 1000, 5000, 17_000, 17_500, 20_000, 34_000, 60_000])

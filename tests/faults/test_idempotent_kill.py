@@ -14,9 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 from cometmq.client import AdminClient, Message, Producer, RemotingError, ResponseError
-from support import booking_member
-from support.server import Standalone
-from support.tiers import new_seed, rounds
+from support.processes import order_booking_process
+from support.processes.server import Standalone
+from support.runner.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=3, long=30)
 TOPIC, GROUP = "orders", "bookkeeping"
@@ -54,7 +54,7 @@ class Member:
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            booking_member.__file__,
+            order_booking_process.__file__,
             *self._arguments,
             stdout=asyncio.subprocess.PIPE,
         )

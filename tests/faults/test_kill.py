@@ -19,8 +19,8 @@ import pytest
 from codes import Answer, Request
 from wire import Connection, ConnectionClosedError, NoAnswerError
 
-from support.server import Standalone
-from support.tiers import new_seed, rounds
+from support.processes.server import Standalone
+from support.runner.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=5, long=50)
 TOPIC, GROUP, QUEUES = "kill", "kill-readers", 4

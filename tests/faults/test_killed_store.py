@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.inspect import StoreReader
-from support.stores import TOPIC, all_messages, opened, put, small_settings
+from support.stores.small_stores import TOPIC, all_messages, opened, put, small_settings
 
 WRITER = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
 store = opened(Path(sys.argv[1]))
 number = store.bounds("orders", 0)[1]
 while True:
@@ -64,7 +64,7 @@ sys.path[:0] = sys.argv[2:]
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import NewRecord
 from cometmq.system.files import SystemMappedFile
-from support.stores import BROKER, PRODUCER, opened, put
+from support.stores.small_stores import BROKER, PRODUCER, opened, put
 store = opened(Path(sys.argv[1]), commit_log_file_bytes=2**16, index_entries=10_000)
 for number in range(300):
     put(store, b"%d" % number, properties={"KEYS": f"k{number}"})

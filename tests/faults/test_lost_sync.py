@@ -8,9 +8,9 @@ import pytest
 
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import ManualClock
-from support.faulty_files import FaultyFiles
-from support.randomness import SeededRandomness
-from support.stores import TOPIC, bodies, opened, put
+from support.checks.randomness import SeededRandomness
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import TOPIC, bodies, opened, put
 
 
 @pytest.mark.parametrize("seed", range(40))

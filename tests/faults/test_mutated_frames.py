@@ -31,11 +31,11 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command as Received
 from cometmq.protocol.command import command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
-from support import build
-from support.controller_process import ControllerProcess, controller_process
-from support.mutated_frames import Mutator, Signer, made_frame, recorded_frames
-from support.server import Address, Standalone, standalone
-from support.tiers import new_seed, rounds
+from support.processes.controller_process import ControllerProcess, controller_process
+from support.processes.server import Address, Standalone, standalone
+from support.runner import build
+from support.runner.tiers import new_seed, rounds
+from support.wire.mutated_frames import Mutator, Signer, made_frame, recorded_frames
 
 FRAMES = rounds(test=10_000, long=10_000_000)
 FRAMES_OF_ROUND = min(FRAMES, 250_000)

@@ -1,8 +1,8 @@
 """Servers and clients on machines whose network, or whose processes, fail under load.
 
-Clients and servers are each in a network namespace (`support.networks`). Clients of ours or of Java
-send and receive while a fault begins, lasts and ends. `support.fault_runs` lists what must hold
-then. The last test run leaves its tables in ``build/test-results``.
+Clients and servers are each in a network namespace (`support.network.networks`). Clients of ours or
+of Java send and receive while a fault begins, lasts and ends. `support.network.fault_runs` lists
+what must hold then. The last test run leaves its tables in ``build/test-results``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import ClassVar
 import pytest
 from servers import Settings
 
-from support.fault_runs import Row, run, write_table
-from support.machines import (
+from support.network.fault_runs import Row, run, write_table
+from support.network.machines import (
     ElectedPair,
     Fault,
     Pair,
@@ -29,8 +29,8 @@ from support.machines import (
     stop,
     weaken,
 )
-from support.network_clients import Clients, java, ours
-from support.tiers import is_long_run
+from support.network.network_clients import Clients, java, ours
+from support.runner.tiers import is_long_run
 
 ELECTION_S = 25.0
 """Longer than an election takes, and than a slave that does not catch up is in the in-sync set."""

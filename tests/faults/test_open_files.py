@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import Message, Producer
-from support.server import Standalone, standalone
+from support.processes.server import Standalone, standalone
 
 OPEN_FILES = 256
 TOPICS = 8

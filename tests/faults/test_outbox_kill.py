@@ -12,7 +12,7 @@ from cometmq.client import StartFrom, StoredMessage
 from cometmq.client.blocking import AdminClient, PullConsumer
 from cometmq.client.idempotent import Idempotent, SqliteMarks
 from cometmq.testing import ThreadedCluster
-from support import examples, forks
+from support.processes import examples, forks
 
 EXAMPLE = examples.FOLDER / "35_outbox.py"
 CHANGES = """

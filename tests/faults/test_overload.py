@@ -33,9 +33,9 @@ import pytest
 from codes import Answer, Request
 from wire import Command, Connection, decode, encode
 
-from support.root import need_open_files
-from support.server import Address, Standalone, standalone
-from support.tiers import is_long_run, new_seed
+from support.processes.root import need_open_files
+from support.processes.server import Address, Standalone, standalone
+from support.runner.tiers import is_long_run, new_seed
 
 SOAK_S = float(os.environ.get("COMETMQ_SOAK_S", "1800" if is_long_run() else "4"))
 MEASURE_S = 1.0

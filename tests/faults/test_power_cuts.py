@@ -45,9 +45,10 @@ from cometmq.store.lifecycle.abort_file import AbortFile
 from cometmq.store.queues import queue_ends
 from cometmq.store.queues.queue_reader import TagMatcher
 from cometmq.system.clock import ManualClock
-from support.power_files import Fault, PowerCutError, PowerFiles
-from support.randomness import SeededRandomness
-from support.stores import (
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import Fault, PowerCutError, PowerFiles
+from support.stores.small_stores import (
     BROKER,
     LOG_FILE_BYTES,
     PRODUCER,
@@ -58,7 +59,6 @@ from support.stores import (
     small_settings,
     split,
 )
-from support.tiers import rounds
 
 CASES_EACH = 100
 SLAVE_CASES_EACH = 40

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.root import as_root
-from support.tiers import new_seed, rounds
+from support.processes.root import as_root
+from support.runner.tiers import new_seed, rounds
 
 RIG = Path(__file__).parent.parent / "power" / "rig.py"
 CASES = rounds(test=10, long=200)

@@ -20,8 +20,8 @@ from wire import Command, Connection
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserStatus, UserType
 from cometmq.model.errors import StoreError
-from support.root import mounted_in_memory
-from support.server import Standalone
+from support.processes.root import mounted_in_memory
+from support.processes.server import Standalone
 
 DISK_MIB = 24
 TOPIC, GROUP, QUEUES = "small-disk", "readers", 4

@@ -15,8 +15,14 @@ from codes import Answer
 from servers import connect
 
 from cometmq.protocol.codes import ResponseCode
-from support.elected import COMET, ElectedBroker, ElectedCluster, ElectedComet, running_elected
-from support.etcd_server import EtcdKeys
+from support.controllers.elected import (
+    COMET,
+    ElectedBroker,
+    ElectedCluster,
+    ElectedComet,
+    running_elected,
+)
+from support.processes.etcd_server import EtcdKeys
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
 

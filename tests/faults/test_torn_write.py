@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
 
 RECORD_BYTES = 91 + len(TOPIC) + 80
 

@@ -43,11 +43,11 @@ from cometmq.protocol.record import RecordError, body_crc, decode_record, split_
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.power_files import PowerFiles
-from support.randomness import SeededRandomness
-from support.simulated_broker import ROOT, connect, run_broker
-from support.stores import all_messages
-from support.tiers import rounds
+from support.brokers.simulated_broker import ROOT, connect, run_broker
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import PowerFiles
+from support.stores.small_stores import all_messages
 
 CASES_EACH = rounds(test=80, long=100)
 LIVES = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cometmq.protocol.command import Command
-from support.frames import one_command
+from support.wire.frames import one_command
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 VERSIONS = ("4.9.7", "5.3.3")

@@ -25,9 +25,9 @@ from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from golden.recordings import VECTORS
-from support.frames import one_command
-from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
-from support.wire_classes import recorded_classes
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.wire.frames import one_command
+from support.wire.wire_classes import recorded_classes
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line)

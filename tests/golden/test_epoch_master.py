@@ -28,7 +28,7 @@ from cometmq.broker.failover.epochs.wire import (
     read_epochs,
 )
 from golden.recordings import VECTORS
-from support.epoch_replica import running
+from support.controllers.epoch_replica import running
 
 RECORDING = VECTORS / "ha/5.3.3-controller"
 FILES = {"commit_log_file_bytes": 65536}

@@ -15,9 +15,9 @@ from cometmq.broker.failover.epochs.epoch_file import Epoch, parse
 from cometmq.broker.failover.epochs.wire import CHUNK, GREETING, REPORT, TRANSFER
 from cometmq.store import MessageStore
 from golden.recordings import VECTORS
-from support.epoch_replica import running
-from support.replication import listening
-from support.stores import put
+from support.brokers.replication import listening
+from support.controllers.epoch_replica import running
+from support.stores.small_stores import put
 
 RECORDING = VECTORS / "ha/5.3.3-controller"
 FILES = {"commit_log_file_bytes": 65536}

@@ -20,7 +20,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
-from support.recorded import unpack_store
+from support.wire.recorded import unpack_store
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 GROUPS = {"CG_sqlstore": "a between 3 and 6 or TAGS = 'TagC'",

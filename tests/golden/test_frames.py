@@ -15,8 +15,8 @@ from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers.base import Header, decode_fields, encode_fields
 from cometmq.protocol.record import decode_messages
 from golden.recordings import SCENARIOS, Recorded, recorded
-from support.frames import CommandDecoder
-from support.wire_classes import recorded_classes
+from support.wire.frames import CommandDecoder
+from support.wire.wire_classes import recorded_classes
 
 ANSWERED = {
     ResponseCode.SUCCESS,

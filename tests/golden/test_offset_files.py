@@ -12,7 +12,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VERSIONS
-from support.recorded import unpack_store
+from support.wire.recorded import unpack_store
 
 NUMBERS = re.compile(r'"([^"]+@[^"]+)":\{([0-9:,]+)')
 

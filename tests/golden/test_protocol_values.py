@@ -24,7 +24,7 @@ from cometmq.protocol.properties import (
 from cometmq.protocol.record import body_crc, decode_record, encode_host, encode_record
 from cometmq.protocol.version import version_name
 from golden.recordings import VERSIONS, values
-from support.frames import command_of
+from support.wire.frames import command_of
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 

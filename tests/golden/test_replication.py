@@ -18,9 +18,9 @@ from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, Role
 from cometmq.store import MessageStore
 from cometmq.system.clock import SystemClock
-from support.recorded import VERSIONS
-from support.replication import Peer, listening
-from support.stores import opened
+from support.brokers.replication import Peer, listening
+from support.stores.small_stores import opened
+from support.wire.recorded import VERSIONS
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "ha"
 FILE_BYTES = 65536

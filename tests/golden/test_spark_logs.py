@@ -16,8 +16,8 @@ from cometmq.spark.options.logs import IndexOptions, QueueFileOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.sources import consume_queue, index
 from golden.recordings import VECTORS
-from support.log_files import log_reader, read_all, rows_at
-from support.recorded import unpack_store
+from support.spark.log_files import log_reader, read_all, rows_at
+from support.wire.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
 INDEX_FIRST_BYTES = 40

@@ -18,7 +18,7 @@ from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
-from support.recorded import unpack_store
+from support.wire.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
 HOST = encode_host("127.0.0.1", 10911)

@@ -32,9 +32,9 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VERSIONS, recorded, values
-from support.memory_link import link
-from support.recorded import unpack_store
-from support.stores import all_messages
+from support.stores.small_stores import all_messages
+from support.wire.memory_link import link
+from support.wire.recorded import unpack_store
 
 COMMIT = 8
 HOST = bytes(8)

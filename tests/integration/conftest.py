@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.server import Standalone, standalone
+from support.processes.server import Standalone, standalone
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cometmq.cli.commands import app
 from cometmq.testing import ThreadedCluster
-from support.accounts import SECRETS, home_with_accounts
+from support.brokers.accounts import SECRETS, home_with_accounts
 
 PACKAGE = "org.apache.rocketmq.auth"
 PROVIDERS = {

@@ -33,7 +33,7 @@ from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
-from support import forks
+from support.processes import forks
 
 RUNNER = CliRunner(
     env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None, "ROCKETMQ_HOME": None}

@@ -16,10 +16,10 @@ from cometmq.broker.app import Broker
 from cometmq.cli.commands import app
 from cometmq.client import Message, Producer
 from cometmq.controller.app import Controller
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
-from support.pairs import LIMIT_S, Pairs, running_pairs
-from support.seen import until
+from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
+from support.clients.recording_handlers import until
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
 
 
 @pytest.fixture

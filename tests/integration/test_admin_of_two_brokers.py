@@ -19,7 +19,7 @@ from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.offset import QueryConsumerOffsetResponse
 from cometmq.remoting import Request, Response
-from support.scripted import ScriptedBroker, ScriptedCluster, ScriptedNameServer
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, ScriptedNameServer
 
 Answer = Callable[[Request], Response | None]
 

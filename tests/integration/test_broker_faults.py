@@ -33,10 +33,10 @@ from cometmq.store import Appended, MessageStore, NewRecord, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
-from support.faulty_files import PAGE_BYTES, Content, FaultyFiles
-from support.randomness import SeededRandomness
-from support.stores import all_messages
-from support.tiers import rounds
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.faulty_files import PAGE_BYTES, Content, FaultyFiles
+from support.stores.small_stores import all_messages
 
 BOTH_LOOPS = True
 SYNC_S = (0.0, 0.001, 0.005, 0.02, 0.1, 0.25)

@@ -27,7 +27,7 @@ from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port, free_port
 from cometmq.remoting.tls import client_context
 from cometmq.system import java_properties
 from cometmq.testing import ServerProcess, ServerStartError
-from support import forks
+from support.processes import forks
 
 START_S = STOP_S = 120.0
 """They end what hangs."""

@@ -14,7 +14,7 @@ from servers import connect
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Request
 from cometmq.remoting import Request, Response
-from support.scripted import OFFSET_ID, ScriptedBroker
+from support.brokers.scripted import OFFSET_ID, ScriptedBroker
 
 BUSY = ResponseCode.SYSTEM_BUSY
 

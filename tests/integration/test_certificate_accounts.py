@@ -20,9 +20,9 @@ from cometmq.protocol.command import Command
 from cometmq.remoting import ConnectError, ConnectionLostError, RemotingClient, TlsSettings
 from cometmq.remoting.hooks import RpcHook
 from cometmq.remoting.tls import client_context
-from support.accounts import credentials, guarded, signer
-from support.certificates import Authority
-from support.pairs import Pairs, running_pairs
+from support.brokers.accounts import credentials, guarded, signer
+from support.brokers.certificates import Authority
+from support.brokers.pairs import Pairs, running_pairs
 
 TIMEOUT_S = 30.0
 READ, CHANGE = RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.PUT_KV_CONFIG

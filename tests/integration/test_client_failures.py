@@ -26,7 +26,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import LOOPBACK, free_port
-from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 MESSAGE = Message(topic="t", body=b"x")
 

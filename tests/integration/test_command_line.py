@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli.build import build
-from support import forks
-from support.server import Standalone, standalone
-from support.stores import opened, put
+from support.processes import forks
+from support.processes.server import Standalone, standalone
+from support.stores.small_stores import opened, put
 
 
 async def start(

@@ -28,8 +28,8 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
-from support.certificates import Authority
-from support.etcd_server import etcd
+from support.brokers.certificates import Authority
+from support.processes.etcd_server import etcd
 
 TIMEOUT_S = 120.0
 TAKEOVER_S = 60.0

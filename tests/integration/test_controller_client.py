@@ -24,10 +24,10 @@ from cometmq.protocol.headers.controller import (
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import free_port
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore, Link, ModelEtcd
-from support.fault_proxy import FaultProxy
-from support.pairs import until
+from support.brokers.pairs import until
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
+from support.network.fault_proxy import FaultProxy
 
 NEXT_ID = ControllerGetNextBrokerIdRequest(cluster_name="C", broker_name="b")
 HEARTBEAT = BrokerHeartbeatRequest(

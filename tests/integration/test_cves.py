@@ -25,11 +25,11 @@ from cometmq.namesrv.app import NameServer
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient, RemotingServer, TlsSettings
-from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
-from support.certificates import Authority
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
-from support.pairs import running_pairs
+from support.brokers.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
+from support.brokers.certificates import Authority
+from support.brokers.pairs import running_pairs
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
 
 TIMEOUT_S = 30.0
 TRAVERSAL = "../../../../topic2020"

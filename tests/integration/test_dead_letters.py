@@ -13,7 +13,7 @@ from cometmq.client.admin import DeadLetter, ResendStatus, ResendTo
 from cometmq.model.topic import dlq_topic, retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.testing import Cluster
-from support.given_up import give_up
+from support.clients.dead_letters import give_up
 
 GROUP, TOPIC = "billing-desk", "invoices"
 

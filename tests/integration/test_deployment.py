@@ -26,8 +26,8 @@ from cometmq.cli.commands import app
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSettings
 from cometmq.remoting.ports import free_port
-from support import pythons
-from support.server import Standalone, standalone
+from support.processes.server import Standalone, standalone
+from support.runner import pythons
 
 DEPLOY = ROOT / "deploy"
 WORKFLOWS = ROOT / ".github" / "workflows"

@@ -24,8 +24,8 @@ from cometmq.cli.commands import app
 from cometmq.client import AdminClient, CometError
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
 from cometmq.testing import ThreadedCluster
-from support import forks
-from support.given_up import give_up
+from support.clients.dead_letters import give_up
+from support.processes import forks
 
 RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
 ROOT = Path(__file__).parents[2]

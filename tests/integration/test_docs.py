@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.remoting.ports import free_port
-from support import examples, forks, plugin
-from support.server import Standalone, standalone
+from support.checks import plugin
+from support.processes import examples, forks
+from support.processes.server import Standalone, standalone
 from tools.generate import pages
 
 TESTED_BLOCK = re.compile(r"<!-- run as a test -->\n```python\n(.*?)```", re.DOTALL)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from support import forks
-from support.guides import following
-from support.root import need_open_files
+from support.processes import forks
+from support.processes.howto_pages import following
+from support.processes.root import need_open_files
 
 LIMIT_S = 60.0
 

@@ -32,8 +32,8 @@ from cometmq.system.clock import SystemClock
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.testing.cluster import SMALL_FILES
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
 
 LIMIT_S = 60.0
 CHECK_S = 20.0

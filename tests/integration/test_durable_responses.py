@@ -23,9 +23,9 @@ from cometmq.protocol.headers.transaction import (
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
-from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
-from support.replication import Peer, listening
-from support.stores import put
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.replication import Peer, listening
+from support.stores.small_stores import put
 
 SILENT_MS = 200
 

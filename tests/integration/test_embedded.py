@@ -28,7 +28,7 @@ from cometmq.client import ConfigError, Producer, PushConsumer, StartFrom, Store
 from cometmq.embedded import EmbeddedError
 from cometmq.system.files import SystemFiles
 from cometmq.testing import ServerProcess
-from support.root import mounted_in_memory
+from support.processes.root import mounted_in_memory
 
 IN_TIME_S = 60.0
 NOBODY = 65_534

@@ -31,10 +31,10 @@ from cometmq.broker.replication import slave as slave_module
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
-from support.epoch_replica import EpochReplica, running
-from support.pairs import until
-from support.replication import Peer, listening
-from support.stores import bodies, put
+from support.brokers.pairs import until
+from support.brokers.replication import Peer, listening
+from support.controllers.epoch_replica import EpochReplica, running
+from support.stores.small_stores import bodies, put
 
 Start = Callable[..., Awaitable[EpochReplica]]
 

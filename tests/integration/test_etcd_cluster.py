@@ -18,9 +18,9 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import ControllerElectMasterRequest
 from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
-from support.controllers import listening_controller
-from support.etcd_server import EtcdCluster, Member, etcd_cluster
-from support.pairs import LIMIT_S, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, Pairs, running_pairs, until
+from support.controllers.controllers import listening_controller
+from support.processes.etcd_server import EtcdCluster, Member, etcd_cluster
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import AdminClient
-from support.etcd_server import Member, etcd
-from support.guides import LIMIT_S, Guide, consumed, following, send
+from support.processes.etcd_server import Member, etcd
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, send
 
 
 async def until_in_sync(guide: Guide, port: str) -> None:

@@ -32,7 +32,8 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import SystemClock
 from cometmq.system.log_format import fields_of
-from support.elected_pairs import (
+from support.brokers.pairs import LIMIT_S, until
+from support.controllers.elected_pairs import (
     NAME,
     ElectedPairs,
     is_master,
@@ -40,11 +41,10 @@ from support.elected_pairs import (
     members,
     running_elected_pairs,
 )
-from support.etcd_model import EtcdStore
-from support.fault_proxy import FaultProxy
-from support.faulty_files import FaultyFiles
-from support.pairs import LIMIT_S, until
-from support.stores import put
+from support.controllers.etcd_model import EtcdStore
+from support.network.fault_proxy import FaultProxy
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import put
 
 ALONE = {"allAckInSyncStateSet": "false"}
 """A master acknowledges what no slave has."""

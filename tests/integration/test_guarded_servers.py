@@ -33,12 +33,12 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.remoting import ConnectionLostError, RemotingClient, Response
 from cometmq.remoting.features import Feature
-from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
-from support.pairs import SLAVE, running_pairs, until
-from support.replication import Peer
-from support.server import Standalone, standalone
+from support.brokers.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
+from support.brokers.pairs import SLAVE, running_pairs, until
+from support.brokers.replication import Peer
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
+from support.processes.server import Standalone, standalone
 
 TIMEOUT_S = 60.0
 OPERATIONS = ClientSettings(access_key="operations", secret_key=SECRETS["operations"])

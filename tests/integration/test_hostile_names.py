@@ -16,7 +16,7 @@ from cometmq.protocol.bodies.client import ConsumerRunningInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
 from cometmq.testing import Cluster
-from support import forks
+from support.processes import forks
 
 REMARK = "\x1b]0;owned\x07\x1b[2J\x9b31mdone\u202e"
 BODY = b"ssh-ed25519 AAAA"

@@ -23,7 +23,7 @@ from cometmq.client import (
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing import ServerProcess, ServerStartError
-from support import forks
+from support.processes import forks
 
 QUICK_RETRY = PullSettings(retry_ms=50)
 CLI = "cometmq"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.root import need_open_files
+from support.processes.root import need_open_files
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = (

@@ -14,7 +14,7 @@ import pytest
 
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.store import SMALL_LOG_FILE_BYTES, MessageStore, StoreSettings
-from support.stores import put
+from support.stores.small_stores import put
 
 LIMIT_S = 60.0
 DEFAULT_BYTES = 1024 * 1024 * 1024

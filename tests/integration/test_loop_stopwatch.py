@@ -49,11 +49,11 @@ from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.store import NewRecord
 from cometmq.testing.threaded import ThreadedCluster
-from support.access import tables_of_rights
-from support.build import compiled_modules
-from support.stopwatch import Stopwatch, slowness
-from support.tiers import rounds
-from support.wire_classes import header_class
+from support.brokers.access import tables_of_rights
+from support.checks.stopwatch import Stopwatch, slowness
+from support.runner.build import compiled_modules
+from support.runner.tiers import rounds
+from support.wire.wire_classes import header_class
 
 pytestmark = [
     pytest.mark.skipif(not compiled_modules(), reason="limits are meant for the compiled build"),
@@ -62,7 +62,7 @@ pytestmark = [
 """It needs a machine to itself: beside other stages a step of a millisecond took 22 once."""
 
 LIMIT_S = 0.005
-"""On the machine for which `support.stopwatch` has the time of a known piece of work."""
+"""On the machine for which `support.checks.stopwatch` has the time of a known piece of work."""
 ATTEMPTS = 4
 """What the machine does meanwhile is not repeated; work that was asked for is."""
 RESPONSE_S = 30.0

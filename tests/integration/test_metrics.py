@@ -39,12 +39,12 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.slices import Slices
-from support.collector import collecting, labels_of, points_of
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
-from support.pairs import SLAVE, running_pairs, until
-from support.scraped import Scraped, http, scrape
-from support.stopwatch import Stopwatch, slowness
+from support.brokers.pairs import SLAVE, running_pairs, until
+from support.checks.stopwatch import Stopwatch, slowness
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
+from support.processes.collector import collecting, labels_of, points_of
+from support.wire.scraped import Scraped, http, scrape
 from tools.generate import pages
 
 TOPICS = 10_000

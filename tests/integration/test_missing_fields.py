@@ -19,7 +19,7 @@ from cometmq.client import Message, Producer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, command_at, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
-from support.pairs import running_pairs
+from support.brokers.pairs import running_pairs
 
 QUEUE = {"topic": "T", "queueId": "0"}
 SEND = {

@@ -13,7 +13,7 @@ import pytest
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
-from support import forks
+from support.processes import forks
 
 COMMAND = (sys.executable, "-m", "cometmq", "namesrv")
 TIMEOUT_S = 120.0

@@ -14,7 +14,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.offset import UpdateConsumerOffsetRequest
 from cometmq.remoting import CallTimeoutError, Request, Response
-from support.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
 
 SILENT, FINE = MessageQueue("t", "silent", 0), MessageQueue("t", "fine", 0)
 SECOND = MessageQueue("t", "fine", 1)

@@ -20,9 +20,9 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.etcd_server import etcd
-from support.guides import LIMIT_S, Guide, consumed, following, load, send
-from support.tiers import rounds
+from support.processes.etcd_server import etcd
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, load, send
+from support.runner.tiers import rounds
 
 PRINTED = r"backup=backup taken=\S+ begin=0 end=\d+ last_message=\S+ files=\d+ seconds=\S+\n"
 BODIES = [f"m{number:04}" for number in range(300)]

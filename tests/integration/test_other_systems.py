@@ -1,6 +1,6 @@
 """The client as if on Windows; servers as if on macOS, and their refusal as if on Windows.
 
-See `support.other_systems` for what these systems lack.
+See `support.processes.other_systems` for what these systems lack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import Message, StartFrom, blocking
-from support import other_systems
+from support.processes import other_systems
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 60.0

@@ -22,7 +22,7 @@ from packaging.metadata import Metadata
 from trove_classifiers import classifiers
 
 import build_ext
-from support import pythons
+from support.runner import pythons
 
 KEPT = ("src", "docs", "conf", "examples", "deploy")
 FILES = (
@@ -38,7 +38,7 @@ FILES = (
 )
 MADE = re.compile(r"PKG-INFO|setup\.cfg|src/cometmq\.egg-info(/.*)?")
 """What a source distribution holds besides the sources."""
-SMOKE = build_ext.ROOT / "tests" / "support" / "smoke.py"
+SMOKE = build_ext.ROOT / "tests" / "support" / "runner" / "smoke.py"
 NO_COMPILER = {"CC": "/bin/false", "CXX": "/bin/false"}
 BUILD_TIMEOUT_S = 1800.0
 """Ends a build that hangs; two quiet cores compile all modules in a minute."""

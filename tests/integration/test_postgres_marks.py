@@ -19,7 +19,7 @@ from cometmq.client.idempotent.sqlalchemy import (
     SqlTransaction,
 )
 from cometmq.model.message import StoredMessage
-from support.postgres import postgres, programs
+from support.processes.postgres import postgres, programs
 from unit.client.idempotent.test_consumer import message
 
 pytest.importorskip("asyncpg")

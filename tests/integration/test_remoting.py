@@ -33,8 +33,8 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.server import CLOSES_PER_ITERATION, OPENINGS_PER_ITERATION
 from cometmq.remoting.tls import client_context
-from support.frames import CommandDecoder
-from support.virtual_time import virtual
+from support.checks.virtual_time import virtual
+from support.wire.frames import CommandDecoder
 
 ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE, WORK = 9001, 9002, 9003, 9004, 9005, 9006, 9007
 

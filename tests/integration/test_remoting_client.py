@@ -22,7 +22,7 @@ from cometmq.remoting import (
     Request,
     Response,
 )
-from support.cancelling import cancel_at_every_await
+from support.checks.cancelling import cancel_at_every_await
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 SOON_IDLE = RemotingSettings(idle_s=1)

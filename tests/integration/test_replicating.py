@@ -13,7 +13,7 @@ import pytest
 
 from cometmq.client import AdminClient, Message, Producer, SendStatus
 from cometmq.model.errors import CometError
-from support.guides import LIMIT_S, Guide, consumed, following, send
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, send
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, Request, Response
 from cometmq.system.platforms import SERVERS
-from support.pairs import running_pairs, until
+from support.brokers.pairs import running_pairs, until
 
 ACCOUNTS = """
 accounts:

@@ -24,12 +24,12 @@ from cometmq.remoting import RemotingClient, TlsClientSettings, TlsSettings
 from cometmq.remoting.tls import outgoing_context, server_context
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
-from support import forks
-from support.accounts import SECRETS, credentials, guarded, signer
-from support.certificates import Authority
-from support.controllers import listening_controller
-from support.etcd_model import EtcdStore
-from support.pairs import running_pairs
+from support.brokers.accounts import SECRETS, credentials, guarded, signer
+from support.brokers.certificates import Authority
+from support.brokers.pairs import running_pairs
+from support.controllers.controllers import listening_controller
+from support.controllers.etcd_model import EtcdStore
+from support.processes import forks
 
 TIMEOUT_S = 60.0
 NO_CODE = 31_999

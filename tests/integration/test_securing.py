@@ -17,9 +17,9 @@ from cometmq.model.errors import ResponseError
 from cometmq.system import java_properties
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
-from support.guides import Guide, following
-from support.pairs import running_pairs
-from support.replicas import SLAVE, Registered
+from support.brokers.pairs import running_pairs
+from support.brokers.replicas import SLAVE, Registered
+from support.processes.howto_pages import Guide, following
 
 SERVICE = ClientSettings(access_key="order-service", secret_key="change-this-secret-too")
 OPERATIONS = ClientSettings(access_key="operations", secret_key="change-this-secret")

@@ -34,10 +34,10 @@ from cometmq.protocol.headers.transaction import (
 )
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import fast_port
-from support.certificates import Authority
-from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
-from support.replication import Peer
-from support.stores import put
+from support.brokers.certificates import Authority
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.replication import Peer
+from support.stores.small_stores import put
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
-from support.cancelling import cancel_at_every_await
-from support.scripted import ScriptedBroker, ScriptedCluster
-from support.transacting import TransactionBroker
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.transacting import TransactionBroker
+from support.checks.cancelling import cancel_at_every_await
 
 ECHO = 9001
 HOST = "127.0.0.1"

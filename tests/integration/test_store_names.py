@@ -17,7 +17,8 @@ from cometmq.controller.broker_log_states import State as LogState
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import CleanBrokerDataRequest
-from support.elected_pairs import (
+from support.brokers.pairs import LIMIT_S, until
+from support.controllers.elected_pairs import (
     NAME,
     ElectedPairs,
     is_master,
@@ -25,7 +26,6 @@ from support.elected_pairs import (
     members,
     running_elected_pairs,
 )
-from support.pairs import LIMIT_S, until
 
 VERIFIED, UNVERIFIED, REPLACED = LogState
 

@@ -21,7 +21,7 @@ from cometmq.client import (
 )
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.testing import Cluster, ServerProcess, ServerStartError, ThreadedCluster
-from support import plugin
+from support.checks import plugin
 from tools.generate.root import ROOT
 
 

@@ -16,8 +16,8 @@ from cometmq.client.settings import ClientSettings
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
 from cometmq.testing.cluster import SMALL_FILES
-from support import forks
-from support.certificates import Authority
+from support.brokers.certificates import Authority
+from support.processes import forks
 
 START_S = 60.0
 RECEIVE_S = 30.0

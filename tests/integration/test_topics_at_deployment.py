@@ -10,8 +10,8 @@ import pytest
 from cometmq.client.blocking import AdminClient, Producer
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.testing import ThreadedCluster
-from support import examples
-from support.guides import following
+from support.processes import examples
+from support.processes.howto_pages import following
 
 OFF = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
 EXAMPLE = examples.FOLDER / "36_deploy_topics.py"

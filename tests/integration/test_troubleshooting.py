@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import AdminClient
-from support.guides import Guide, consumed, following, send
+from support.processes.howto_pages import Guide, consumed, following, send
 
 BODIES = [f"m{number}" for number in range(20)]
 

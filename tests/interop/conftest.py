@@ -9,7 +9,7 @@ from programs import Client, Kind
 from servers import Cluster, RealNameServer, connect, new_group, new_topic
 from wire import Connection
 
-from support.clusters import chosen_targets
+from support.brokers.clusters import chosen_targets
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from processes import Process, ProcessError, accepts
 from wire import Address, Connection
 
 from cometmq.remoting.ports import free_broker_port, free_port
-from support.versions import ALL_VERSIONS
+from support.runner.versions import ALL_VERSIONS
 
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 READY_SECONDS_MAX = 180.0

@@ -30,7 +30,7 @@ from servers import (
     wait_for_route,
 )
 
-from support.replicas import Registered
+from support.brokers.replicas import Registered
 
 COMET, JAVA = "comet", "5.3.3"
 TOPIC, QUEUES = "T", 4

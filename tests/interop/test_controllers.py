@@ -15,7 +15,7 @@ from test_mqadmin_command import run
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.system import java_properties
-from support.elected import (
+from support.controllers.elected import (
     COMET,
     NAME,
     CometController,
@@ -24,7 +24,7 @@ from support.elected import (
     RealController,
     running_elected,
 )
-from support.etcd_server import etcd
+from support.processes.etcd_server import etcd
 
 JAVA = "5.3.3"
 TOPIC = "T"

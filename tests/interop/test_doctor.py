@@ -19,7 +19,7 @@ from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import Producer, PushConsumer
 from cometmq.remoting.ports import ha_port
-from support.replicas import running_pair
+from support.brokers.replicas import running_pair
 
 WAIT_S = 120.0
 SENT = 20

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from programs import CPP, GO, JAVA_49, JAVA_53, Client, Kind
 
-from support.elected import COMET, NAME, running_names
-from support.failover_load import create_topic
-from support.failover_sends import (
+from support.controllers.elected import COMET, NAME, running_names
+from support.controllers.failover_load import create_topic
+from support.controllers.failover_sends import (
     Attempt,
     Kill,
     Outcome,
@@ -24,7 +24,7 @@ from support.failover_sends import (
     kill,
     outcome_of,
 )
-from support.tiers import is_long_run, rounds
+from support.runner.tiers import is_long_run, rounds
 
 KILLS = rounds(test=1, long=5)
 FAILOVER_S = 5.0

@@ -16,8 +16,8 @@ from programs import JAVA_49, JAVA_53, OURS
 from servers import Cluster
 from wire import Connection
 
-from support.counting import lost, out_of_order
-from support.mixed_groups import QUEUES, SHARED_S, MixedGroup
+from support.clients.counting import lost, out_of_order
+from support.clients.mixed_groups import QUEUES, SHARED_S, MixedGroup
 
 LOCKS_S = 600.0
 """A broker keeps the locks of a killed member for 60 s."""

@@ -42,7 +42,7 @@ from test_mqadmin_recordings import (
 from cometmq.cli.mqadmin import app, exports, queries
 from cometmq.cli.mqadmin.command_line import commands
 from cometmq.cli.mqadmin.commands import ABSENT, ALIASES
-from support.tiers import is_long_run
+from support.runner.tiers import is_long_run
 
 REAL_SETTINGS: dict[str, Settings] = {
     # Without the timer wheel no topic can be deleted.

@@ -23,7 +23,7 @@ from mqadmin import MqAdmin, Printed
 from servers import Cluster, Settings, split_address
 
 from cometmq.protocol import fastjson
-from support.tiers import is_long_run
+from support.runner.tiers import is_long_run
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "mqadmin"
 sys.path.append(str(VECTORS))

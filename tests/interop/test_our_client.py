@@ -19,7 +19,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import ClientCore
-from support.versions import VERSIONS
+from support.runner.versions import VERSIONS
 
 FOUND_SECONDS_MAX = 120
 """An official broker fills queues and index a moment after it has answered a send."""

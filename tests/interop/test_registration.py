@@ -23,7 +23,7 @@ from servers import (
     wait_for_route,
 )
 
-from support.versions import VERSIONS
+from support.runner.versions import VERSIONS
 
 SPLIT: Settings = {"enableSplitRegistration": True, "splitRegistrationSize": 3}
 MANY = 30_000

@@ -10,7 +10,7 @@ import pytest
 from programs import JAVA_49, JAVA_53, Client, Kind
 from servers import connect, new_group, new_topic
 
-from support.replicas import Pair, running_pair
+from support.brokers.replicas import Pair, running_pair
 
 MESSAGES = [f"m{number}" for number in range(20)]
 

@@ -17,8 +17,8 @@ import toolchain
 
 from cometmq.protocol.properties import encode_properties
 from cometmq.sql92 import EvaluationError, SqlError, compile_expression
-from support.tiers import is_long_run, new_seed, rounds
-from support.versions import ALL_VERSIONS, VERSIONS
+from support.runner.tiers import is_long_run, new_seed, rounds
+from support.runner.versions import ALL_VERSIONS, VERSIONS
 
 EXPRESSIONS = rounds(test=2_000, long=100_000)
 MESSAGES = 4

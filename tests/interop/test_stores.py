@@ -25,7 +25,7 @@ from servers import (
     write_settings,
 )
 
-from support.versions import VERSIONS
+from support.runner.versions import VERSIONS
 
 TOPICS = ["Orders", "Bills"]
 GROUP = "billing"

@@ -10,9 +10,9 @@ import pytest
 
 from cometmq.client import Message, Producer, SendStatus
 from cometmq.model.errors import CometError
-from support.guides import LIMIT_S, Guide, consumed, following, load, stored
-from support.replicas import running_pair
-from support.versions import VERSIONS
+from support.brokers.replicas import running_pair
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, load, stored
+from support.runner.versions import VERSIONS
 
 
 async def until_acknowledged_by_both(guide: Guide) -> None:

@@ -27,8 +27,8 @@ import pytest
 if not any(Path(folder, "support").is_dir() for folder in sys.path):  # benchmarks import it, too
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from support.spark_layer import JAVA_OLDEST, java_version
-from support.tiers import find_program
+from support.runner.spark_layer import JAVA_OLDEST, java_version
+from support.runner.tiers import find_program
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(
@@ -247,7 +247,7 @@ def _run(
 
 def main() -> None:
     """Install everything at once: ``python tests/interop/toolchain.py``."""
-    from support.versions import ALL_VERSIONS
+    from support.runner.versions import ALL_VERSIONS
 
     steps: list[Callable[[], object]] = [
         *(functools.partial(rocketmq_jars, "client", version) for version in ("4.9.8", "5.3.3")),

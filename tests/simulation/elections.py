@@ -34,9 +34,9 @@ from simulation.kernel import Process, SimulatedLoop
 from simulation.machines import Disk, SimulatedCommit
 from simulation.network import Network
 from simulation.replacements import replaced
-from support.power_files import PowerCutError
-from support.randomness import SeededRandomness
-from support.stores import TOPIC, all_messages, put, small_settings, split
+from support.checks.randomness import SeededRandomness
+from support.stores.power_files import PowerCutError
+from support.stores.small_stores import TOPIC, all_messages, put, small_settings, split
 
 PORT = 10912
 SETTLE_S = 120.0

@@ -11,7 +11,7 @@ from cometmq.broker.replication.master import FIRST_REPORT_S
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import HA_PORT, POWER_LOST, BrokerMachine, ControllerMachine, Machine
 from simulation.strangers import Stranger
-from support.etcd_model import Link
+from support.controllers.etcd_model import Link
 
 if TYPE_CHECKING:
     from simulation.world import World

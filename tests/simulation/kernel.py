@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from support.power_files import PowerCutError
-from support.randomness import SeededRandomness
+from support.checks.randomness import SeededRandomness
+from support.stores.power_files import PowerCutError
 
 EPOCH_MS = 1_700_000_000_000
 RESOLUTION_S = time.get_clock_info("monotonic").resolution

@@ -24,8 +24,8 @@ from cometmq.store import MessageStore
 from cometmq.system.configuration import Configuration, load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from simulation.kernel import PROCESS, Process, SimulatedLoop
-from support.etcd_model import EtcdStore, ModelEtcd
-from support.power_files import Fault, PowerCutError, PowerFiles
+from support.controllers.etcd_model import EtcdStore, ModelEtcd
+from support.stores.power_files import Fault, PowerCutError, PowerFiles
 
 if TYPE_CHECKING:
     from simulation.world import World

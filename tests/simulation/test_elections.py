@@ -16,7 +16,7 @@ from cometmq.controller import broker_set
 from cometmq.controller.broker_log_states import Event as LogEvent
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
-from support.tiers import rounds
+from support.runner.tiers import rounds
 
 SEEDS = rounds(test=40, long=4000)
 PLANTED_SEEDS = range(50, 120)

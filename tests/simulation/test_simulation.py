@@ -34,7 +34,7 @@ from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import SimulatedCommit
 from simulation.strangers import Stranger
 from simulation.world import simulate
-from support.tiers import rounds
+from support.runner.tiers import rounds
 
 pytestmark = pytest.mark.filterwarnings(UNCLOSED)
 

@@ -50,8 +50,8 @@ from simulation.machines import (
 from simulation.network import Network
 from simulation.replacements import replaced
 from simulation.strangers import Stranger
-from support.etcd_model import EtcdStore
-from support.randomness import SeededRandomness
+from support.checks.randomness import SeededRandomness
+from support.controllers.etcd_model import EtcdStore
 
 RETRIES = 2
 SETTLE_S = 240.0

@@ -28,8 +28,7 @@ from processes import LAUNCHER
 from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
-from support import object_storage
-from support.clusters import (
+from support.brokers.clusters import (
     make_cluster,
     name_servers,
     note,
@@ -38,7 +37,8 @@ from support.clusters import (
     runs_here,
     target,
 )
-from support.tiers import TEST, deselect, is_stage_of
+from support.runner.tiers import TEST, deselect, is_stage_of
+from support.spark import object_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

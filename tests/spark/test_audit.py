@@ -18,8 +18,8 @@ from cometmq.spark.pipelines.archive.manifest import Manifest
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.folders import open_folder
-from support.message_frames import START, message, write
-from support.recorded import STORES, unpack_store
+from support.spark.message_frames import START, message, write
+from support.wire.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
 

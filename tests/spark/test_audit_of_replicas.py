@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cometmq.spark.pipelines.audit import AuditSettings, audit
-from support.replicas import Pair, running_pair
-from support.spark_kills import topic_of
-from support.spark_topics import fill
-from support.versions import VERSIONS
+from support.brokers.replicas import Pair, running_pair
+from support.runner.versions import VERSIONS
+from support.spark.spark_kills import topic_of
+from support.spark.spark_topics import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,13 @@ from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.brokers.placing import AT_ONCE
 from cometmq.spark.offsets import Bounds, QueueKey
-from support.queue_broker import QueueBroker, QueueNameServer, Time, first_not_before, nearest
+from support.brokers.queue_broker import (
+    QueueBroker,
+    QueueNameServer,
+    Time,
+    first_not_before,
+    nearest,
+)
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -32,9 +32,9 @@ from cometmq.spark.errors import (
     UnreachableError,
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
-from support.queue_broker import QueueBroker, QueueNameServer
-from support.scripted import Act
-from support.tiers import rounds
+from support.brokers.queue_broker import QueueBroker, QueueNameServer
+from support.brokers.scripted import Act
+from support.runner.tiers import rounds
 
 PULL = RequestCode.PULL_MESSAGE
 BUSY = Response(ResponseCode.SYSTEM_BUSY, "busy")

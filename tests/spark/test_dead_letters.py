@@ -14,9 +14,9 @@ from cometmq.client.trace import encode_trace_record
 from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.dead_letters.letters import pattern
 from cometmq.spark.pipelines.dead_letters.pipeline import TABLES, DeadLetterSettings, dead_letters
-from support.message_frames import START, frame, message, write
-from support.recorded import STORES, unpack_store
-from support.traces import handled, trace_messages
+from support.spark.message_frames import START, frame, message, write
+from support.spark.traces import handled, trace_messages
+from support.wire.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kit import eventually
 
-from support.marked import left_running, marked_environment
+from support.processes.process_marks import left_running, marked_environment
 
 pytestmark = pytest.mark.local_only
 

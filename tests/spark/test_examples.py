@@ -22,7 +22,7 @@ from cometmq.client import Message
 from cometmq.client.blocking import Producer, PullConsumer
 from cometmq.spark.brokers import connect, disconnect_all
 from cometmq.spark.options.connection import ConnectionOptions
-from support.marked import left_running, marked_environment
+from support.processes.process_marks import left_running, marked_environment
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -28,8 +28,8 @@ from cometmq.spark.pipelines.running import command
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.trace import TraceSettings, trace
 from cometmq.spark.pipelines.usage import UsageSettings, usage
-from support.seen import until
-from support.topic_audit import stored
+from support.clients.recording_handlers import until
+from support.spark.topic_audit import stored
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cometmq.client.blocking import AdminClient
-from support.log_files import FilledStore
-from support.spark_logs import log
-from support.spark_topics import ENDS_S, Stream, fill, found_in, named, rows
-from support.topic_audit import Audit, stored
+from support.spark.log_files import FilledStore
+from support.spark.spark_logs import log
+from support.spark.spark_topics import ENDS_S, Stream, fill, found_in, named, rows
+from support.spark.topic_audit import Audit, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,9 +14,9 @@ from servers import Cluster
 from cometmq.client.blocking import Producer
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message
-from support.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
-from support.spark_program import ROWS_PER_TRIGGER
-from support.topic_audit import stored
+from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
+from support.spark.spark_program import ROWS_PER_TRIGGER
+from support.spark.topic_audit import stored
 
 BATCH, AHEAD, BODY_BYTES = 250, 3, 2_000
 

@@ -21,10 +21,10 @@ from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings, Manifest, archive
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.running import open_folder
-from support.spark_kills import kill_whole
-from support.stores import opened, put
-from support.tiers import new_seed, rounds
-from support.topic_audit import Audit, first_ones, order_by_key, stored
+from support.runner.tiers import new_seed, rounds
+from support.spark.spark_kills import kill_whole
+from support.spark.topic_audit import Audit, first_ones, order_by_key, stored
+from support.stores.small_stores import opened, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

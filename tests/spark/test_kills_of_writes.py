@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from servers import Cluster
 
-from support.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
-from support.topic_audit import Audit, first_ones, order_by_key, stored
+from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
+from support.spark.topic_audit import Audit, first_ones, order_by_key, stored
 
 LINES, KEYS, AHEAD = 600, 12, 3
 

@@ -16,10 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 from servers import Cluster
 
 from cometmq.spark.registration import PUSH_FILTERS
-from support.log_files import FilledStore, log_reader, rows_at
-from support.object_storage import KEYS, object_storage
-from support.spark_logs import RECORDED, LogStream, log, recorded_store
-from support.spark_topics import fill, found_in, rows, until
+from support.spark.log_files import FilledStore, log_reader, rows_at
+from support.spark.object_storage import KEYS, object_storage
+from support.spark.spark_logs import RECORDED, LogStream, log, recorded_store
+from support.spark.spark_topics import fill, found_in, rows, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

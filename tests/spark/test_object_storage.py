@@ -20,9 +20,9 @@ from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
 from cometmq.spark.pipelines.running import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from support.log_files import FilledStore
-from support.object_storage import KEYS, ObjectStorage, object_storage
-from support.spark_logs import RECORDED, LogStream, log, recorded_store
+from support.spark.log_files import FilledStore
+from support.spark.object_storage import KEYS, ObjectStorage, object_storage
+from support.spark.spark_logs import RECORDED, LogStream, log, recorded_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -29,8 +29,8 @@ from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.store.config import StoreSettings
 from golden.test_stores import facts_of, settings_of
-from support.recorded import unpack_store
-from support.stores import files_of, opened, put
+from support.stores.small_stores import files_of, opened, put
+from support.wire.recorded import unpack_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archiv
 from cometmq.spark.pipelines.running.failures import failure_of
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.runs import Runs
-from support.spark_topics import fill
+from support.spark.spark_topics import fill
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -21,8 +21,8 @@ from cometmq.spark.pipelines.archive import ArchiveSettings
 from cometmq.spark.pipelines.archive.reading import archived_files
 from cometmq.spark.pipelines.rebuild import RebuildSettings
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from support.stores import files_of, opened, put, small_settings
-from support.tiers import rounds
+from support.runner.tiers import rounds
+from support.stores.small_stores import files_of, opened, put, small_settings
 
 COUNT = 1500
 KILLS = rounds(test=4, long=30)

@@ -10,9 +10,9 @@ import pytest
 
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
-from support.spark_topics import until
-from support.stores import opened, put
-from support.topic_audit import stored
+from support.spark.spark_topics import until
+from support.spark.topic_audit import stored
+from support.stores.small_stores import opened, put
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -16,9 +16,9 @@ from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.dead_letters.export import Selection, export
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
 from cometmq.spark.pipelines.replay import pipeline as replay_module
-from support.spark_topics import until
-from support.stores import opened, put
-from support.topic_audit import stored, unique_key_of
+from support.spark.spark_topics import until
+from support.spark.topic_audit import stored, unique_key_of
+from support.stores.small_stores import opened, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

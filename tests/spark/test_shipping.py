@@ -21,7 +21,7 @@ import pytest
 from processes import LAUNCHER
 
 from cometmq.spark.sessions import StandaloneCluster
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
 
 pytestmark = pytest.mark.standalone_only
 

@@ -16,7 +16,7 @@ from servers import Cluster
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import AdminClient, Producer, PullConsumer
 from cometmq.spark.schema import CORE
-from support.spark_topics import fill, found_in, named, rows, until
+from support.spark.spark_topics import fill, found_in, named, rows, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

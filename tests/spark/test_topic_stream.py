@@ -20,7 +20,7 @@ from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.sources.lag import Lag, LagListener
-from support.spark_topics import ENDS_S, Stream, fill, rows, until
+from support.spark.spark_topics import ENDS_S, Stream, fill, rows, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client.blocking import PullConsumer
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
-from support.spark_topics import ENDS_S
-from support.topic_audit import Audit, order_by_key, stored, unique_key_of
+from support.spark.spark_topics import ENDS_S
+from support.spark.topic_audit import Audit, order_by_key, stored, unique_key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

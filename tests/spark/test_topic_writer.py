@@ -18,8 +18,8 @@ from cometmq.spark.brokers import connect as session_of
 from cometmq.spark.errors import RowError
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.writing import Origin, Sent, TopicWriter
-from support.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
-from support.unique_ids import unique_id_time_ms
+from support.spark.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
+from support.wire.unique_ids import unique_id_time_ms
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -25,10 +25,10 @@ from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.spark.pipelines.trace.pipeline import TABLES, Traces, TraceSettings, trace
 from cometmq.spark.pipelines.trace.records import records, repeated_removed
 from cometmq.spark.pipelines.trace.tables import stream_deliveries
-from support.message_frames import START, frame, write
-from support.recorded import VERSIONS, frames
-from support.spark_topics import ENDS_S
-from support.traces import PRODUCER, at, handled, published, trace_messages
+from support.spark.message_frames import START, frame, write
+from support.spark.spark_topics import ENDS_S
+from support.spark.traces import PRODUCER, at, handled, published, trace_messages
+from support.wire.recorded import VERSIONS, frames
 
 pytestmark = pytest.mark.long_elsewhere
 

@@ -13,8 +13,8 @@ import pytest
 from cometmq.model.topic import is_system_topic
 from cometmq.spark.pipelines.findings.rows import Findings
 from cometmq.spark.pipelines.usage import WAYS, UsageSettings, usage
-from support.message_frames import START, message, write
-from support.recorded import STORES, unpack_store
+from support.spark.message_frames import START, message, write
+from support.wire.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
 

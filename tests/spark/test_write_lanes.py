@@ -22,7 +22,7 @@ from cometmq.spark.writing import lanes as lanes_module
 from cometmq.spark.writing.identity import Origin
 from cometmq.spark.writing.lanes import Lanes, Limits
 from cometmq.spark.writing.parcels import Parcel
-from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
+from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

@@ -1,1 +1,1 @@
-"""What several kinds of tests share: the build under test, rounds, ports, server processes."""
+"""Helpers that several kinds of tests share, in folders by subject; `runner` runs the stages."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import build_ext
-from support import build
+from support.runner import build
 
 SOURCES = build_ext.ROOT / "src"
 

@@ -330,6 +330,8 @@ SEVERAL = {
 }
 """Unit tests of several modules, or of none, with the reason: all others mirror one module."""
 SEVERAL_MAX = 19
+HELPERS_MAX = 16
+"""More helpers in one folder are of more than one subject."""
 
 
 def mirrored(test: Path) -> bool:
@@ -353,3 +355,13 @@ def test_a_unit_test_in_another_folder_is_noticed() -> None:
     assert mirrored(UNIT / "client/test_lifecycle.py")
     assert not mirrored(UNIT / "broker/test_delivery.py")
     assert not mirrored(UNIT / "broker/test_delay.py")
+
+
+def test_helpers_of_tests_are_in_folders_by_subject() -> None:
+    folders = Counter(
+        path.parent.relative_to(ROOT / "tests")
+        for path in (ROOT / "tests" / "support").rglob("*.py")
+    )
+
+    assert folders.pop(Path("support")) == 1, "only __init__.py lies in no folder"
+    assert max(folders.values()) <= HELPERS_MAX

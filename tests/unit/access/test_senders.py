@@ -9,7 +9,7 @@ from cometmq.access.gate import Account
 from cometmq.access.plain.account import AccountEntry, PlainAccount
 from cometmq.access.senders import Senders
 from cometmq.model.errors import ResponseError
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 FIRST, CHANGED = object(), object()
 """States of the accounts."""

@@ -24,8 +24,8 @@ from cometmq.remoting import Request, Response
 from cometmq.store.config import StoreSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration
-from support.memory_link import link
-from support.recorded import answers
+from support.wire.memory_link import link
+from support.wire.recorded import answers
 
 GROUP, TOGETHER = 1_000, 10_000
 

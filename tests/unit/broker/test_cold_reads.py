@@ -33,8 +33,8 @@ from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.store import MessageStore, NewRecord, StoreSettings, message_store
 from cometmq.store.queues.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
-from support.fake_transport import Wired
-from support.plain_ways import java_header
+from support.wire.fake_transport import Wired
+from support.wire.request_variants import java_header
 from unit.broker.conftest import Pulls, Tables, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))

@@ -37,12 +37,12 @@ from cometmq.protocol.signed_fields import FIELDS_MAX, SignedFields
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support import plain_ways
-from support.access import plain_control, user_control
-from support.cases import case
-from support.fake_transport import Wired
-from support.stores import all_messages, put
-from support.tiers import rounds
+from support.brokers.access import plain_control, user_control
+from support.checks.cases import case
+from support.runner.tiers import rounds
+from support.stores.small_stores import all_messages, put
+from support.wire import request_variants
+from support.wire.fake_transport import Wired
 from unit.broker.conftest import Pulls, Tables
 from unit.broker.sending.test_fast_path import (
     BATCH,
@@ -239,9 +239,9 @@ async def test_signed_sends_of_an_account_stay_on_the_fast_path(both: Both) -> N
 
 
 async def test_signed_sends_of_each_client_stay_on_the_fast_path(both: Both) -> None:
-    for form in plain_ways.FORMS:
+    for form in request_variants.FORMS:
         with case(form):
-            header = plain_ways.header_of(form, FIELDS, code="310")
+            header = request_variants.header_of(form, FIELDS, code="310")
             assert await both.same(signed(header, b"body", "Publisher")) == [0]
             assert both.fast.handled == 0
 
@@ -453,7 +453,9 @@ async def test_whatever_is_signed_the_two_paths_do_the_same(
 async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
     both: Both, data: st.DataObject
 ) -> None:
-    write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
+    write = partial(
+        request_variants.header_of, data.draw(st.sampled_from(request_variants.FORMS)), code="310"
+    )
     count = data.draw(st.sampled_from([2, 2, 7, 40]))
     stream = bytearray(
         b"".join(signed(write(FIELDS, opaque=str(n)), b"%d" % n, "Publisher") for n in range(count))
@@ -484,8 +486,8 @@ def random_frame(chance: Random, number: int) -> bytes:
     body = b"%d," % number * chance.randrange(1, 40)
     if is_batch or chance.random() < 0.1:
         body = encode_batch(ITEMS)
-    header = plain_ways.header_of(
-        chance.choice(plain_ways.FORMS),
+    header = request_variants.header_of(
+        chance.choice(request_variants.FORMS),
         fields,
         code=chance.choice(["310", "310", "310", "320", "10"]),
         opaque=str(number),

@@ -21,7 +21,7 @@ from cometmq.remoting import (
     Request,
     Response,
 )
-from support.memory_link import link
+from support.wire.memory_link import link
 
 LIMIT_S = 60.0
 NOT_AVAILABLE = ResponseCode.SERVICE_NOT_AVAILABLE

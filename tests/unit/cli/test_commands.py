@@ -15,7 +15,7 @@ import cometmq
 from cometmq.cli import build, event_loop
 from cometmq.cli.commands import app
 from cometmq.cli.server_options import ServerOptions, parse
-from support.build import compiled_modules
+from support.runner.build import compiled_modules
 
 ROOT = typer.main.get_command(app)
 

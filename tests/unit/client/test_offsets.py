@@ -30,8 +30,8 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.remoting import OutgoingCall, Request, Response
 from cometmq.system.files import SystemFiles
-from support.group_broker import GroupBroker, pulled
-from support.scripted import ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker, pulled
+from support.brokers.scripted import ScriptedCluster, route
 from unit.client._push.test_pull_loop import record
 
 FIRST = MessageQueue("news", "broker-a", 3)

@@ -25,9 +25,9 @@ from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
-from support.consuming import stored
-from support.pop_broker import Shop
-from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.brokers.pop_broker import Shop
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
+from support.clients.consuming import stored
 
 GROUP = "g"
 

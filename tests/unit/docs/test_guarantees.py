@@ -53,7 +53,7 @@ def is_in_make_test(path: str, name: str) -> bool:
 
 @cache
 def rounds(path: str) -> frozenset[tuple[int, int]]:
-    """The numbers of cases that a file of tests chooses between; see `support.tiers.rounds`."""
+    """The numbers of cases that a file of tests chooses between, by `support.runner.tiers`."""
     found = ROUNDS.findall((pages.ROOT / path).read_text())
     return frozenset((int(test), int(long)) for test, long in found)
 

@@ -33,8 +33,8 @@ from cometmq.store.config import StoreSettings
 from cometmq.system.log_format import LogSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
-from support.cases import on_each
-from support.client_names import public_names
+from support.checks.cases import on_each
+from support.clients.client_names import public_names
 from tools.generate import configuration, pages
 from tools.generate.root import stale
 
@@ -69,7 +69,11 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(pages.ROOT))
 
 
-RUN_EXAMPLES = ("support/examples.py", "spark/test_examples.py", "integration/test_testing.py")
+RUN_EXAMPLES = (
+    "support/processes/examples.py",
+    "spark/test_examples.py",
+    "integration/test_testing.py",
+)
 """What runs examples, and names each that it runs."""
 PAGES = list(pages.pages())
 on_each_page = on_each(PAGES, name_of)

@@ -16,7 +16,7 @@ from cometmq.metrics.otlp import CHUNK_POINTS, POINTS_MAX, OtlpPage, OtlpPush
 from cometmq.metrics.page import Buckets, Page
 from cometmq.metrics.push import LogPush
 from cometmq.system.clock import ManualClock
-from support.collector import Collector, collecting, labels_of, points_of
+from support.processes.collector import Collector, collecting, labels_of, points_of
 
 NS = 1_000_000
 

@@ -34,8 +34,8 @@ from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
-from support.frames import command_of, one_command
-from support.tiers import rounds
+from support.runner.tiers import rounds
+from support.wire.frames import command_of, one_command
 
 SEND = {
     "a": "group", "b": "topic", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000",

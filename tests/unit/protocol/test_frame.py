@@ -18,7 +18,7 @@ from cometmq.protocol.frame import (
     checked_size,
     frame_prefix,
 )
-from support.frames import CommandDecoder
+from support.wire.frames import CommandDecoder
 
 COMMANDS = st.builds(
     Command,

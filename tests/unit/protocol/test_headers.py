@@ -28,8 +28,8 @@ from cometmq.protocol.headers.table_page import (
     GetAllSubscriptionGroupRequest,
     GetAllSubscriptionGroupResponse,
 )
-from support.cases import case
-from support.wire_classes import HEADERS, header_class
+from support.checks.cases import case
+from support.wire.wire_classes import HEADERS, header_class
 
 CHARACTERS = (*range(0xD800), *range(0xE000, 0x11000), 0x1F680, 0x10FFFF)
 """None is half of a surrogate pair."""

@@ -20,7 +20,7 @@ from cometmq.protocol.message_id import (
     UniqueIds,
     decode_unique_id,
 )
-from support.unique_ids import unique_id_time_ms
+from support.wire.unique_ids import unique_id_time_ms
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "values"
 DAY_MS = 86_400_000

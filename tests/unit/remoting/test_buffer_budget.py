@@ -11,7 +11,7 @@ from cometmq.remoting import Request, Response
 from cometmq.remoting import buffer_budget as module
 from cometmq.remoting.buffer_budget import LOOKS_MAX, BufferBudget
 from cometmq.remoting.wire import PARTIAL_BYTES_MIN, write_batch_of
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 ECHO = 9001
 KIB = 1024

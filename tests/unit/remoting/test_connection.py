@@ -26,7 +26,7 @@ from cometmq.remoting.wire import (
     READ_BYTES,
     UNSENT_FACTOR_MAX,
 )
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 ECHO, FAIL, HOLD, WORK, TWICE, ALONE = 9001, 9002, 9003, 9004, 9005, 9006
 

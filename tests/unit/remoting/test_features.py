@@ -9,7 +9,7 @@ from pathlib import Path
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred
-from support.memory_link import link
+from support.wire.memory_link import link
 
 NOT_AT_REST = {
     "cometmq.access.fast_check",

@@ -17,7 +17,7 @@ from cometmq.remoting.latencies import (
     request_name,
     response_name,
 )
-from support.memory_link import link
+from support.wire.memory_link import link
 
 SEND, PULL = RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE
 

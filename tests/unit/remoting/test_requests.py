@@ -16,8 +16,8 @@ from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.remoting import Request, Response, SuccessFormat
 from cometmq.remoting.requests import DECIMAL, HEX, TEXT
-from support.fake_transport import Wired
-from support.frames import one_command
+from support.wire.fake_transport import Wired
+from support.wire.frames import one_command
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

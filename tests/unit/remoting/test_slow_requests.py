@@ -14,7 +14,7 @@ from cometmq.remoting import Request, Response
 from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests, spent_on
 from cometmq.system.failure_log import LINES_MAX
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 PULL = int(RequestCode.PULL_MESSAGE)
 FIELDS = {"topic": "orders", "consumerGroup": "audit"}

@@ -19,7 +19,7 @@ from cometmq.remoting.tls import (
     failure_text,
     server_context,
 )
-from support.certificates import HOST, Authority
+from support.brokers.certificates import HOST, Authority
 
 
 @pytest.fixture

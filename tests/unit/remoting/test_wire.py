@@ -10,7 +10,7 @@ import pytest
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import Request, Response
 from cometmq.remoting.wire import BATCH_BYTES_MAX, FastPath, Wire, write_batch_of
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 ECHO, HOLD = 9001, 9003
 

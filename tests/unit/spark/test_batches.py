@@ -27,8 +27,8 @@ from cometmq.spark.schema import (
     topic_columns,
 )
 from golden.recordings import VECTORS
-from support.generated_records import logs, messages_of, plain_log, row_of
-from support.recorded import unpack_store
+from support.spark.generated_records import logs, messages_of, plain_log, row_of
+from support.wire.recorded import unpack_store
 
 EVERYTHING = log_columns(properties=True, validate=True)
 STORES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))

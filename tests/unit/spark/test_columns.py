@@ -21,8 +21,8 @@ from cometmq.protocol.record import (
 )
 from cometmq.spark.columns import Ending, RecordColumns
 from cometmq.spark.schema import log_columns
-from support.generated_records import I64, logs, messages_of, plain_log, records
-from support.plain_columns import PlainColumns
+from support.spark.generated_records import I64, logs, messages_of, plain_log, records
+from support.spark.plain_columns import PlainColumns
 
 NAMES = [column.name for column in log_columns(properties=True, validate=True)]
 NAMES.remove("broker_name")

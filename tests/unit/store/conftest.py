@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.stores import no_open_stores, opened
+from support.stores.small_stores import no_open_stores, opened
 
 __all__ = ["no_open_stores"]
 

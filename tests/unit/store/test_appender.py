@@ -23,8 +23,8 @@ from cometmq.store import MessageStore, NewRecord, SegmentCreateError, StoreUnav
 from cometmq.store.errors import DeferredFullError
 from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
-from support.faulty_files import FaultyFiles
-from support.stores import (
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import (
     BROKER,
     LOG_FILE_BYTES,
     PRODUCER,
@@ -336,7 +336,7 @@ def test_a_batch_that_breaks_a_rule_is_refused_whole(
 def test_nothing_is_taken_before_open_and_after_close(
     tmp_path: Path, open_store: Callable[..., MessageStore]
 ) -> None:
-    from support.stores import small_settings
+    from support.stores.small_stores import small_settings
 
     with pytest.raises(StoreUnavailableError, match="not open"):
         put(MessageStore(small_settings(tmp_path)))

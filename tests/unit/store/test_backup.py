@@ -31,9 +31,9 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
 from cometmq.system.platforms import SERVERS
 from cometmq.system.sparse_files import copy_sparse, digest_of
-from support.randomness import SeededRandomness
-from support.stores import bodies, files_of, opened, put, small_settings
-from support.tiers import new_seed, rounds
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import new_seed, rounds
+from support.stores.small_stores import bodies, files_of, opened, put, small_settings
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2**42

@@ -7,7 +7,7 @@ import pytest
 from cometmq.model.errors import ConfigError
 from cometmq.store import StoreCorruptError, StoreSettings, kept_log_file_bytes
 from cometmq.system.files import SystemFiles
-from support.stores import opened
+from support.stores.small_stores import opened
 
 MIB = 1024 * 1024
 

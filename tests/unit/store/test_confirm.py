@@ -11,7 +11,7 @@ from cometmq.store import CONFIRMS_ALL, GetStatus, MessageStore
 from cometmq.store.lifecycle.checkpoint import read_checkpoint
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.stores import TOPIC, bodies, opened, put, small_settings
+from support.stores.small_stores import TOPIC, bodies, opened, put, small_settings
 
 LATE_MS = 2**60
 

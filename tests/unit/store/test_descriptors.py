@@ -15,8 +15,8 @@ from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore
 from cometmq.store.lifecycle import loader
 from cometmq.system.files import SystemFiles
-from support.descriptors import Descriptor, open_descriptors
-from support.stores import bodies, opened, put, small_settings
+from support.checks.descriptors import Descriptor, open_descriptors
+from support.stores.small_stores import bodies, opened, put, small_settings
 
 RECORDS = 120
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import MessageStore, ReplicaError, StoreUnavailableError
-from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, all_messages, bodies, files_of, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import (
+    LOG_FILE_BYTES,
+    TOPIC,
+    all_messages,
+    bodies,
+    files_of,
+    opened,
+    put,
+)
 
 
 def filled(root: Path, *, count: int = 60, topic: str = TOPIC) -> MessageStore:

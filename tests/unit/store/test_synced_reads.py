@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.store import GetStatus, MessageStore, StoreUnavailableError
 from cometmq.system.clock import ManualClock
-from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, bodies, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import TOPIC, bodies, opened, put
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ def warn(kind: type[Warning], module: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("module", ["cometmq", "cometmq.client.producer", __name__, "support.sent"])
+@pytest.mark.parametrize(
+    "module", ["cometmq", "cometmq.client.producer", __name__, "support.brokers.scripted"]
+)
 def test_a_deprecated_call_of_ours_is_an_error(kind: type[Warning], module: str) -> None:
     with pytest.raises(kind):
         warn(kind, module)

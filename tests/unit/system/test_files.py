@@ -23,7 +23,7 @@ from cometmq.system.files import (
     load_with_backup,
     save_with_backup,
 )
-from support.watched_mapping import WatchedMapping
+from support.stores.watched_mapping import WatchedMapping
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import windows
-from support.other_systems import is_missing, missing_names
+from support.processes.other_systems import is_missing, missing_names
 
 SOURCES = Path(__file__).resolve().parents[3] / "src"
 OF_SYSTEMS = SOURCES / "cometmq" / "system" / "platforms"

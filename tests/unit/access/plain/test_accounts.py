@@ -22,8 +22,8 @@ from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.system.clock import ManualClock
-from support.fake_transport import Wired
-from support.faulty_files import FaultyFiles
+from support.stores.faulty_files import FaultyFiles
+from support.wire.fake_transport import Wired
 
 TEXT = """
 globalWhiteRemoteAddresses:

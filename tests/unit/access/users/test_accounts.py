@@ -36,7 +36,7 @@ from cometmq.access.users.user import User, UserStatus, UserType, decode_user, e
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 SUPER = User("root", "root-secret", UserType.SUPER)
 ALICE = User("alice", "alice-secret")

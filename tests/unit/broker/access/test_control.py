@@ -47,9 +47,9 @@ from cometmq.remoting.slow_requests import begin_request
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.access import plain_control, stated_needs, tables_of_rights
-from support.fake_transport import Wired
-from support.stores import opened, put
+from support.brokers.access import plain_control, stated_needs, tables_of_rights
+from support.stores.small_stores import opened, put
+from support.wire.fake_transport import Wired
 
 ACCOUNTS = """
 accounts:

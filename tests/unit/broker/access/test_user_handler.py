@@ -17,7 +17,7 @@ from cometmq.broker.access.user_handler import UserHandler
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, Response
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 SECRET = "hush-hush"
 

@@ -23,8 +23,8 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
 from cometmq.system.files import SystemFiles
 from cometmq.system.rocketmq_keys import BROKER_KEYS, PROTECTED_KEYS, Keys
-from support.memory_link import link
-from support.recorded import VERSIONS, frames
+from support.wire.memory_link import link
+from support.wire.recorded import VERSIONS, frames
 
 NAME = {"brokerName": Value("broker-a", COMMAND_LINE)}
 

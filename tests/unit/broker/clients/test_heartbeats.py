@@ -16,7 +16,7 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Request
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
 

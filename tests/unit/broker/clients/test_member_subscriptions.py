@@ -21,8 +21,8 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import RateLimitedLog
-from support.administered import Administered
-from support.memory_link import link
+from support.brokers.administered import Administered
+from support.wire.memory_link import link
 
 
 def wants_view(**topics: str) -> Subscriptions:

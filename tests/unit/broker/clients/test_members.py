@@ -15,7 +15,7 @@ from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import LINES_MAX
-from support.memory_link import link
+from support.wire.memory_link import link
 
 
 class Online:

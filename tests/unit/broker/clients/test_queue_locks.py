@@ -13,7 +13,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.system.clock import ManualClock
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)

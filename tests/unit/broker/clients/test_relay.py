@@ -15,7 +15,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.system.clock import ManualClock
-from support.memory_link import link
+from support.wire.memory_link import link
 
 ASK = RequestCode.GET_CONSUMER_RUNNING_INFO
 FIELDS = {"consumerGroup": "G", "clientId": "c1"}

@@ -12,9 +12,9 @@ import pytest
 from cometmq.broker.durability.group_commit import GroupCommit, SyncedStore
 from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore, StoreUnavailableError
-from support.faulty_files import FaultyFiles
-from support.stores import Announced, opened, put
-from support.virtual_time import virtual
+from support.checks.virtual_time import virtual
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import Announced, opened, put
 
 WAIT_S = 60.0
 

@@ -17,7 +17,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.store import MessageStore
-from support.stores import put
+from support.stores.small_stores import put
 from unit.broker.conftest import Tables, open_store
 
 LIMIT_S = 60.0

@@ -23,9 +23,9 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting.wire import FastPath
 from cometmq.store import Matcher, MessageStore, NewRecord
-from support import plain_ways
-from support.fake_transport import Wired
-from support.tiers import rounds
+from support.runner.tiers import rounds
+from support.wire import request_variants
+from support.wire.fake_transport import Wired
 from unit.broker.conftest import Pulls, Tables, open_store
 from unit.broker.test_cold_reads import WAIT_S, ColdDisk, open_on
 
@@ -38,7 +38,7 @@ FIELDS = {
 }  # fmt: skip
 FROM_HEARTBEAT = {"sysFlag": "0", "subscription": ""}
 
-java = partial(plain_ways.java_header, code="11")
+java = partial(request_variants.java_header, code="11")
 
 
 class Broker:

@@ -18,7 +18,7 @@ from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.recorded import unpack_store
+from support.wire.recorded import unpack_store
 
 
 class World:

@@ -12,8 +12,8 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import check
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.memory_link import link
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
+from support.wire.memory_link import link
 
 
 def filled(folder: Path, clock: ManualClock) -> MessageStore:

@@ -19,7 +19,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import encode_host
 from cometmq.store import MessageStore, NewRecord
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
 HOST = encode_host("10.0.0.9", 51000)

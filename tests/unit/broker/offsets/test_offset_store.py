@@ -7,8 +7,8 @@ from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
 from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.store import MessageStore
-from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import TOPIC, opened, put
 from unit.broker.conftest import Tables
 
 

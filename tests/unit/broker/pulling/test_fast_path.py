@@ -21,11 +21,11 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store import MessageStore, NewRecord
-from support import plain_ways
-from support.cases import case
-from support.fake_transport import Wired
-from support.plain_ways import frame, headers
-from support.tiers import rounds
+from support.checks.cases import case
+from support.runner.tiers import rounds
+from support.wire import request_variants
+from support.wire.fake_transport import Wired
+from support.wire.request_variants import frame, headers
 from unit.broker.conftest import Pulls, Tables, by_tags, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -38,7 +38,7 @@ FIELDS = {
 
 FORMS = ["java", "node", "mixed", "spaced", "binary"]
 
-java = partial(plain_ways.java_header, code="11")
+java = partial(request_variants.java_header, code="11")
 
 
 class Nothing(FastPath):
@@ -146,7 +146,7 @@ async def test_plain_pulls_do_not_take_the_long_way(both: Both) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_each_clients_pulls_are_read_fast(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="11")
+    write = partial(request_variants.header_of, form, code="11")
     found = [frame(write(FIELDS | {"queueOffset": str(at)}, opaque=str(at))) for at in range(5)]
     missed = [frame(write(FIELDS | {"queueOffset": "9"})), frame(write(FIELDS | {"topic": "none"}))]
     assert await both.same(b"".join(found + missed)) == 0
@@ -295,7 +295,7 @@ async def test_a_pull_that_breaks_is_answered_with_what_broke(
 # --- anything at all ----------------------------------------------------------------------------
 
 VALUES = [
-    *plain_ways.VALUES,
+    *request_variants.VALUES,
     *('"5"', '"6"', '"7"', '"a"', '"a || b"', '"TAG"', '"SQL92"', '"g"'),
 ]
 NAMES = [
@@ -321,7 +321,7 @@ HEADERS = headers(
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="11")
+    write = partial(request_variants.header_of, form, code="11")
     for name in NAMES:
         for value in VALUES:
             with case(f"{name}={value}"):

@@ -16,7 +16,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore, NewRecord
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Pulls, Tables, by_tags, nothing_else, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))

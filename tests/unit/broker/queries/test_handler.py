@@ -28,9 +28,9 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import decode_record
 from cometmq.remoting import Request, Response
-from support.administered import ADDRESS, Administered
-from support.memory_link import link
-from support.recorded import VERSIONS, answers, shape
+from support.brokers.administered import ADDRESS, Administered
+from support.wire.memory_link import link
+from support.wire.recorded import VERSIONS, answers, shape
 
 FOREVER = 2**60
 

@@ -37,13 +37,13 @@ from cometmq.protocol.signed_fields import RequestCheck
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
-from support import plain_ways
-from support.cases import case
-from support.fake_transport import Wired
-from support.faulty_files import FaultyFiles, FaultyMappedFile
-from support.plain_ways import LANGUAGES, OPAQUES, VERSIONS, headers
-from support.stores import all_messages, opened, put
-from support.tiers import rounds
+from support.checks.cases import case
+from support.runner.tiers import rounds
+from support.stores.faulty_files import FaultyFiles, FaultyMappedFile
+from support.stores.small_stores import all_messages, opened, put
+from support.wire import request_variants
+from support.wire.fake_transport import Wired
+from support.wire.request_variants import LANGUAGES, OPAQUES, VERSIONS, headers
 from unit.broker.conftest import Tables
 
 BENCHMARK_FRAMES = Path(__file__).parents[4] / "benchmarks/frames"
@@ -55,7 +55,7 @@ FIELDS = {
     "m": "false", "n": "broker-a",
 }  # fmt: skip
 
-java = partial(plain_ways.java_header, code="310")
+java = partial(request_variants.java_header, code="310")
 
 
 class Side:
@@ -192,7 +192,7 @@ async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
 
 
 def frame(header: bytes, body: bytes = b"body") -> bytes:
-    return plain_ways.frame(header, body)
+    return request_variants.frame(header, body)
 
 
 # --- what is plain ------------------------------------------------------------------------------
@@ -327,10 +327,10 @@ async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
     assert len(all_messages(both.fast.store, "T", 1)) == 1 + 2  # where a message ends
 
 
-@pytest.mark.parametrize("form", plain_ways.FORMS)
+@pytest.mark.parametrize("form", request_variants.FORMS)
 async def test_each_clients_sends_and_batches_are_read_fast(both: Both, form: str) -> None:
     code = "10" if form in ("go", "cpp", "binary 10") else "310"
-    write = partial(plain_ways.header_of, form, code=code)
+    write = partial(request_variants.header_of, form, code=code)
     stream = [frame(write(FIELDS, opaque=str(n)), b"%d" % n) for n in range(3)]
     stream.append(frame(write(BATCH, opaque="3"), encode_batch(ITEMS)))
     stream.append(frame(write(FIELDS | {"i": "TAGS\x01t\x02CODE\x01c\x02"}, opaque="4")))
@@ -349,7 +349,7 @@ async def test_recorded_sends_of_real_clients_are_read_fast(both: Both, client: 
 # --- anything at all ----------------------------------------------------------------------------
 
 VALUES = [
-    *plain_ways.VALUES,
+    *request_variants.VALUES,
     *('"8"', '"12"', '"16"', '"32"', '"48"', '"TRUE"', '"Many"', '"%RETRY%G"'),
     *('"SCHEDULE_TOPIC_XXXX"', '"\\u00e9"', '"/"'),
 ]
@@ -375,7 +375,7 @@ HEADERS = headers(
     odd_max=2,
     left_out="abcdefghijkmn",
     codes=["310", "310", "310", "320", "10"],
-    forms=plain_ways.FORMS,
+    forms=request_variants.FORMS,
 )
 BODIES = st.sampled_from(
     [
@@ -386,9 +386,9 @@ BODIES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("form", plain_ways.FORMS)
+@pytest.mark.parametrize("form", request_variants.FORMS)
 async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="310")
+    write = partial(request_variants.header_of, form, code="310")
     for name in "abcdefghjklmnx":
         for value in VALUES:
             with case(f"{name}={value}"):
@@ -402,9 +402,9 @@ async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: 
     await both.same(frame(java(FIELDS | {"b": ""})))
 
 
-@pytest.mark.parametrize("form", plain_ways.FORMS)
+@pytest.mark.parametrize("form", request_variants.FORMS)
 async def test_each_odd_property_string_means_the_same_both_ways(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="310")
+    write = partial(request_variants.header_of, form, code="310")
     for text in TEXTS:
         await both.same(frame(write(FIELDS | {"i": text})))
         await both.same(frame(write(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
@@ -412,9 +412,9 @@ async def test_each_odd_property_string_means_the_same_both_ways(both: Both, for
         await both.same(frame(write(FIELDS, raw={"i": value})))
 
 
-@pytest.mark.parametrize("form", plain_ways.FORMS)
+@pytest.mark.parametrize("form", request_variants.FORMS)
 async def test_each_odd_member_means_the_same_both_ways(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="310")
+    write = partial(request_variants.header_of, form, code="310")
     for opaque in OPAQUES:
         await both.same(frame(write(FIELDS, opaque=opaque)))
     for version in VERSIONS:
@@ -451,7 +451,9 @@ async def test_whatever_is_asked_the_two_ways_do_the_same(
 async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
     both: Both, data: st.DataObject
 ) -> None:
-    write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
+    write = partial(
+        request_variants.header_of, data.draw(st.sampled_from(request_variants.FORMS)), code="310"
+    )
     count = data.draw(st.sampled_from([2, 2, 7, 40]))
     stream = bytearray(
         b"".join(frame(write(FIELDS, opaque=str(n)), b"%d" % n) for n in range(count))

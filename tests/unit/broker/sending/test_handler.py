@@ -27,9 +27,9 @@ from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host
 from cometmq.system.clock import ManualClock
-from support.fake_transport import Wired
-from support.faulty_files import FaultyFiles
-from support.stores import WAIT_S, Announced, all_messages, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import WAIT_S, Announced, all_messages, opened, put
+from support.wire.fake_transport import Wired
 from unit.broker.conftest import Tables
 
 HOST = encode_host("10.0.0.1", 10911)

@@ -22,7 +22,7 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

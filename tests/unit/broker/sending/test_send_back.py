@@ -23,7 +23,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import body_at, decode_record, encode_host, encode_record
 from cometmq.remoting import Request
 from cometmq.store import Appended, MessageStore, NewRecord
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
 BORN, STORED, US = (encode_host(f"10.0.0.{n}", 10911) for n in (9, 7, 1))

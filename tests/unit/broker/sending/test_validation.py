@@ -26,8 +26,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, TopicConfig
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
-from support.fake_transport import Wired
-from support.tiers import rounds
+from support.runner.tiers import rounds
+from support.wire.fake_transport import Wired
 from unit.broker.conftest import Tables
 
 RULES = SendRules(

@@ -27,7 +27,7 @@ from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.memory_link import link
+from support.wire.memory_link import link
 from unit.broker.conftest import nothing_else
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")

@@ -17,7 +17,7 @@ from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.recorded import unpack_store
+from support.wire.recorded import unpack_store
 from unit.broker.conftest import nothing_else
 
 

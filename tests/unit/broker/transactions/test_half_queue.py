@@ -53,9 +53,9 @@ from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
-from support.faulty_files import FaultyFiles
-from support.memory_link import link
-from support.stores import all_messages
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import all_messages
+from support.wire.memory_link import link
 from unit.broker.conftest import Tables, nothing_else, open_store
 
 PRODUCER, BROKER = encode_host("10.0.0.9", 51000), encode_host("10.0.0.7", 10911)

@@ -13,7 +13,7 @@ from cometmq.cli.admin import dlq
 from cometmq.cli.admin.app import app
 from cometmq.cli.admin.output import CHANGE_KEYS
 from cometmq.cli.admin.tables import PADDED_MAX, broken, headings, record_lines, table_lines
-from support.tiers import rounds
+from support.runner.tiers import rounds
 
 ID = "7F0000010000293F0000000000000000"
 WIDTHS = (40, 80, 100)

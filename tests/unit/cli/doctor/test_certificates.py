@@ -12,7 +12,7 @@ from cometmq.cli.doctor.certificates import certificates
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.remoting import TlsClientSettings, TlsSettings
 from cometmq.system.configuration import Configuration
-from support.certificates import HOST, Authority
+from support.brokers.certificates import HOST, Authority
 
 YEAR = 365.0
 

@@ -17,7 +17,7 @@ from cometmq.cli.doctor import disk
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.cli.doctor.host import Host
 from cometmq.store import StoreSettings
-from support.root import mounted_in_memory
+from support.processes.root import mounted_in_memory
 
 MIB = 1024 * 1024
 LINE = "30 {} 254:0 / {} {} shared:1 - {} /dev/vda {}\n"

@@ -19,7 +19,7 @@ from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, RequestHandler, Response
-from support.fake_transport import Wired
+from support.wire.fake_transport import Wired
 
 GROUP = "workers"
 HEADERS: dict[int, Header] = {

@@ -20,7 +20,7 @@ from cometmq.protocol.bodies.heartbeat import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from support.recorded import frames
+from support.wire.recorded import frames
 
 ADDRESS = "10.0.0.1:10911"
 

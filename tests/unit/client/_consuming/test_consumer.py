@@ -28,9 +28,9 @@ from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.hashing import java_hash
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
-from support.seen import until
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
+from support.clients.recording_handlers import until
 from unit.client.idempotent.test_consumer import message as stored
 
 NOWHERE = "127.0.0.1:1"

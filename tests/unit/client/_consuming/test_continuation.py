@@ -25,8 +25,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Response
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
 
 QUEUE = MessageQueue("t", "a", 1)
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

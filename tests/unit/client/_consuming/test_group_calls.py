@@ -23,8 +23,8 @@ from cometmq.protocol.bodies.pop import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall, Request, Response
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
 
 A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 NOBODY = MessageQueue("t", "c", 0)

@@ -27,8 +27,8 @@ from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, Filte
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from support.consuming import QUEUE, stored
-from support.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
+from support.clients.consuming import QUEUE, stored
 
 
 def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:

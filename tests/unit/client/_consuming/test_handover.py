@@ -18,8 +18,8 @@ from cometmq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
 from cometmq.remoting import Request, Response
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

@@ -39,8 +39,8 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.protocol.version import CURRENT_VERSION
 from cometmq.remoting import ConnectError, Request, Response
-from support.recorded import VERSIONS, frames
-from support.scripted import ScriptedBroker, ScriptedCluster
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster
+from support.wire.recorded import VERSIONS, frames
 
 QUEUE = MessageQueue("t", "a", 3)
 WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP

@@ -25,8 +25,8 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Response, Supervisor
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster, route
 
 TOPIC = "t"
 ALL = [MessageQueue(TOPIC, "a", number) for number in range(4)]

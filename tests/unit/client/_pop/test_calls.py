@@ -12,8 +12,8 @@ from cometmq.protocol.headers.pop import (
     PopMessageResponse,
 )
 from cometmq.protocol.record import decode_messages
-from support.consuming import stored
-from support.recorded import frames
+from support.clients.consuming import stored
+from support.wire.recorded import frames
 
 
 def recorded_handles() -> set[str]:

@@ -15,10 +15,10 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting import Request, Response
-from support.pop_broker import QUEUE, PopBroker
-from support.recorded import answers, frames
-from support.scripted import ScriptedBroker, ScriptedCluster, route
-from support.seen import Seen, until
+from support.brokers.pop_broker import QUEUE, PopBroker
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
+from support.clients.recording_handlers import Seen, until
+from support.wire.recorded import answers, frames
 
 TOPIC, GROUP = "TopicPop", "CG_pop"
 MINE = {"client_ip": "10.0.0.1", "instance_name": "pop1"}

@@ -22,8 +22,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Response
-from support.group_broker import GroupBroker, pulled
-from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker, pulled
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 

@@ -19,7 +19,7 @@ from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from support.consuming import QUEUE, MemoryOffsets, stored
+from support.clients.consuming import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
 

@@ -23,9 +23,9 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
-from support.consuming import QUEUE, MemoryOffsets, stored
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from support.brokers.group_broker import GroupBroker
+from support.brokers.scripted import ScriptedCluster
+from support.clients.consuming import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
 

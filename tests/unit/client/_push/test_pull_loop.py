@@ -27,9 +27,9 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response, Supervisor
-from support.consuming import MemoryOffsets
-from support.group_broker import GroupBroker, pulled
-from support.scripted import Act, ScriptedCluster, route
+from support.brokers.group_broker import GroupBroker, pulled
+from support.brokers.scripted import Act, ScriptedCluster, route
+from support.clients.consuming import MemoryOffsets
 
 QUEUE = MessageQueue("t", "a", 0)
 

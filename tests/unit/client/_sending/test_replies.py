@@ -17,7 +17,7 @@ from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.headers.send import PushReplyMessageToClientRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Request
-from support.recorded import VERSIONS, frames
+from support.wire.recorded import VERSIONS, frames
 
 PUSHED = PushReplyMessageToClientRequest(
     producer_group="g",

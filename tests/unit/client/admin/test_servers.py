@@ -13,7 +13,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import Response
-from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from cometmq.client.trace.records import (
 )
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.headers.send import SendMessageV2Request
-from support.recorded import VERSIONS, frames
+from support.wire.recorded import VERSIONS, frames
 
 PUBLISH = Publish(5, "r", "g", "t", "ID", "tag", "k1 k2", "h:1", 6, 7, SendKind.DELAYED, "OFF")
 RECORDS: list[Record] = [

@@ -21,8 +21,8 @@ from cometmq.spark.brokers.patience import AwayError, Patience
 from cometmq.spark.brokers.placing import AT_ONCE
 from cometmq.spark.errors import UnreachableError
 from cometmq.spark.offsets import QueueKey
-from support.queue_broker import QueueBroker, QueueNameServer
-from support.scripted import Act
+from support.brokers.queue_broker import QueueBroker, QueueNameServer
+from support.brokers.scripted import Act
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 KEY = QueueKey("t", "a", 0)

@@ -16,8 +16,8 @@ from cometmq.spark.logs.lookup import FILLER_SIZE
 from cometmq.spark.logs.storage import ArrowStorage, LocalStorage, shown, storage_of
 from cometmq.spark.logs.times import at_time, boundary
 from cometmq.system.clock import ManualClock
-from support.log_files import FilledStore, log_reader, rows_at, without_queues
-from support.stores import LOG_FILE_BYTES, put
+from support.spark.log_files import FilledStore, log_reader, rows_at, without_queues
+from support.stores.small_stores import LOG_FILE_BYTES, put
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.store import MessageStore
 from cometmq.store.inspect import StoreReader
 from golden.test_stores import facts_of
-from support.recorded import unpack_store
-from support.stores import bodies, files_of, opened, put, small_settings
+from support.stores.small_stores import bodies, files_of, opened, put, small_settings
+from support.wire.recorded import unpack_store
 
 
 def files_below(root: Path) -> dict[str, bytes]:

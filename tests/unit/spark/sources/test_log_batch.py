@@ -18,9 +18,9 @@ from cometmq.protocol.compression import compress_body
 from cometmq.protocol.record import encode_record
 from cometmq.spark.errors import BadRecordError
 from cometmq.spark.sources.log_batch import LogBatchReader
-from support.log_files import FilledStore, log_reader, read_all, rows_at, without_queues
-from support.sparse_log import make_sparse_log
-from support.stores import LOG_FILE_BYTES, PRODUCER, put
+from support.spark.log_files import FilledStore, log_reader, read_all, rows_at, without_queues
+from support.stores.small_stores import LOG_FILE_BYTES, PRODUCER, put
+from support.stores.sparse_log import make_sparse_log
 
 PERMISSIVE = {"badRecords": "permissive", "validate": True}
 
@@ -219,7 +219,7 @@ LOG_BYTES = 4 * FILE_BYTES
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from support.log_files import log_reader
+from support.spark.log_files import log_reader
 
 def peak():  # of this program alone; getrusage would begin with what its parent has
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -20,14 +20,14 @@ from cometmq.spark.sources.log_plan import Planner
 from cometmq.spark.sources.log_rows import Conditions, PartReader
 from cometmq.spark.sources.losses import Losses
 from cometmq.system.clock import ManualClock
-from support.log_files import (
+from support.spark.log_files import (
     FilledStore,
     log_options,
     log_reader,
     read_all,
     rows_at,
 )
-from support.stores import LOG_FILE_BYTES, PRODUCER
+from support.stores.small_stores import LOG_FILE_BYTES, PRODUCER
 
 TAG, TWIN = "Aa", "BB"
 """Java gives both one hash, which is all that a consume queue knows of tags."""

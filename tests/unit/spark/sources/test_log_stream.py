@@ -18,9 +18,9 @@ from cometmq.spark.schema import log_columns
 from cometmq.spark.sources.edges import without_start
 from cometmq.spark.sources.log_stream import LogStreamReader
 from cometmq.system.clock import ManualClock
-from support.log_files import FilledStore, log_options
-from support.stores import LOG_FILE_BYTES
-from support.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol
+from support.spark.log_files import FilledStore, log_options
+from support.spark.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol
+from support.stores.small_stores import LOG_FILE_BYTES
 
 COLUMNS = log_columns(properties=False, validate=False)
 

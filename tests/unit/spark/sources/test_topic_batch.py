@@ -27,8 +27,8 @@ from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import chosen, topic_columns
 from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader, latest_ends
-from support.memory_brokers import MemoryBrokers
-from support.stream_protocol import Row, rows_of
+from support.spark.memory_brokers import MemoryBrokers
+from support.spark.stream_protocol import Row, rows_of
 
 # Two tags that Java gives one hash, which is all that a broker compares.
 TAG, TWIN = "Aa", "BB"

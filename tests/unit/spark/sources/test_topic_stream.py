@@ -28,8 +28,8 @@ from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
 from cometmq.spark.sources.topic_stream import TopicStreamReader
 from cometmq.system.clock import ManualClock
-from support.memory_brokers import MemoryBrokers
-from support.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol, rows_of
+from support.spark.memory_brokers import MemoryBrokers
+from support.spark.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol, rows_of
 
 COLUMNS = topic_columns(properties=False)
 

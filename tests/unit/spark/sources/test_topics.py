@@ -14,7 +14,7 @@ from cometmq.spark.schema import CORE
 from cometmq.spark.sources import topics
 from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader
-from support.memory_brokers import MemoryBrokers
+from support.spark.memory_brokers import MemoryBrokers
 
 FEW = StructType([StructField("queue_offset", LongType()), StructField("topic", StringType())])
 

@@ -13,7 +13,7 @@ from cometmq.store import StoreCorruptError
 from cometmq.store.index.key_index import Index, IndexFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
-from support.faulty_files import FaultyFiles
+from support.stores.faulty_files import FaultyFiles
 
 SLOTS, ENTRIES = 4, 6
 FILE_BYTES = 40 + SLOTS * 4 + ENTRIES * 20

@@ -20,8 +20,8 @@ from cometmq.store.lifecycle.remover import Remover
 from cometmq.store.paths import segment_name
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
-from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
 
 Open = Callable[..., MessageStore]
 HOUR_MS = 3_600_000

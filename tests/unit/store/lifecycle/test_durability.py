@@ -19,8 +19,8 @@ from cometmq.store.lifecycle import loader
 from cometmq.store.lifecycle.checkpoint import Checkpoint, Position
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import MappedFile
-from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, bodies, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import TOPIC, bodies, opened, put
 
 Open = Callable[..., MessageStore]
 

@@ -25,9 +25,9 @@ from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.queues.redispatch import QueueGapError, redispatch
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
-from support.watched_mapping import WatchedMapping
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
+from support.stores.watched_mapping import WatchedMapping
 
 Open = Callable[..., MessageStore]
 

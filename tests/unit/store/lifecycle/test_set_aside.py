@@ -14,10 +14,10 @@ from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.set_aside import SetAsideError
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
-from support.power_files import Fault, PowerCutError, PowerFiles
-from support.randomness import SeededRandomness
-from support.stores import bodies, put, small_settings
-from support.tiers import rounds
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import Fault, PowerCutError, PowerFiles
+from support.stores.small_stores import bodies, put, small_settings
 
 COUNT = 30
 """Messages of a store: they fill some files."""

@@ -15,10 +15,18 @@ from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.lifecycle import loader
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
-from support.power_files import PowerCutError, PowerFiles
-from support.randomness import SeededRandomness
-from support.stores import BROKER, PRODUCER, bodies, files_of, opened, put, small_settings
-from support.tiers import rounds
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import PowerCutError, PowerFiles
+from support.stores.small_stores import (
+    BROKER,
+    PRODUCER,
+    bodies,
+    files_of,
+    opened,
+    put,
+    small_settings,
+)
 
 QUEUES = [("orders", 0), ("orders", 1), ("bills", 0), ("delayed", 3)]
 ROOT = Path("/store")

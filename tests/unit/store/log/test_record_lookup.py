@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.protocol.record import body_at, encode_record
 from cometmq.store import MessageStore
-from support.stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, put
+from support.stores.small_stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, put
 
 
 @pytest.mark.parametrize("where", [-1, -(2**63), 1, 7, 10**6, 2**62, 2**63 - 1])

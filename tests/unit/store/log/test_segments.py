@@ -17,8 +17,8 @@ from cometmq.store.log.segments import RESIDENT_S, MappingLimit, Segment, Segmen
 from cometmq.store.paths import StorePaths, directory_name, index_name, segment_name
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
-from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, opened, put
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
 SIZE = 100
 

@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore, ReplicaError
-from support.stores import all_messages, bodies, files_of, opened, put
+from support.stores.small_stores import all_messages, bodies, files_of, opened, put
 
 BATCH = {"queue.type": "BatchCQ"}
 INNER_BATCH = 0xC0

@@ -15,8 +15,8 @@ from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.faulty_files import FaultyFiles, nearly_full_disk
-from support.stores import BROKER, PRODUCER, TOPIC, put, split
+from support.stores.faulty_files import FaultyFiles, nearly_full_disk
+from support.stores.small_stores import BROKER, PRODUCER, TOPIC, put, split
 
 
 def ext_in(folder: Path, size_bytes: int = 64, files: SystemFiles | None = None) -> ConsumeQueueExt:

@@ -11,7 +11,7 @@ import pytest
 from cometmq.store import MessageStore
 from cometmq.store.queues import queue_ends
 from cometmq.system.files import MappedFile, SystemFiles
-from support.stores import bodies, put
+from support.stores.small_stores import bodies, put
 
 QUEUES = 12
 Open = Callable[..., MessageStore]

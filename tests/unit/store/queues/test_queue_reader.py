@@ -12,8 +12,8 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import decode_properties
 from cometmq.store import GetStatus, MessageStore, TagMatcher
 from cometmq.system.clock import ManualClock
-from support.faulty_files import nearly_full_disk
-from support.stores import LOG_FILE_BYTES, TOPIC, put, split
+from support.stores.faulty_files import nearly_full_disk
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, put, split
 
 
 def fill(store: MessageStore, count: int, **more: object) -> None:

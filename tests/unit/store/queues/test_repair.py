@@ -16,7 +16,7 @@ from cometmq.store.queues import repair
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX
 from cometmq.system.files import SystemFiles
-from support.stores import TOPIC, all_messages, bodies, put, split
+from support.stores.small_stores import TOPIC, all_messages, bodies, put, split
 
 Open = Callable[..., MessageStore]
 COUNT = 30

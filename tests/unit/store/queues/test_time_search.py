@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.stores import TOPIC, put
+from support.stores.small_stores import TOPIC, put
 
 BASE_MS = 1_700_000_000_000
 

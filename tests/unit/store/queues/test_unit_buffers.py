@@ -15,9 +15,9 @@ from cometmq.store.lifecycle import loader
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_reader import GetStatus
 from cometmq.system.files import MappedFile
-from support.faulty_files import FaultyFiles
-from support.stores import bodies, opened
-from support.stores import put as put_one
+from support.stores.faulty_files import FaultyFiles
+from support.stores.small_stores import bodies, opened
+from support.stores.small_stores import put as put_one
 
 QUEUES = 40
 NEXT_ENTRY_AT = 36

@@ -45,7 +45,7 @@ from cometmq.spark.pipelines.running.runs import RunError
 from cometmq.spark.schema import arrow_schema
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
 
 DAY_MS = 86_400_000
 TOPICS = ("orders", "%RETRY%g", "a.b|c")

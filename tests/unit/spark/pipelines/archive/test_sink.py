@@ -21,7 +21,7 @@ from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archiv
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.runs import RunError, Runs
 from cometmq.spark.schema import arrow_schema
-from support.memory_brokers import MemoryBrokers
+from support.spark.memory_brokers import MemoryBrokers
 
 
 class Query:

@@ -20,7 +20,7 @@ from cometmq.spark.pipelines.archive.topic_identity import check_cluster, check_
 from cometmq.spark.pipelines.running.folders import DiskFolder
 from cometmq.spark.schema import CORE, arrow_schema
 from cometmq.spark.sources.ranges import RangeReader
-from support.memory_brokers import MemoryBrokers
+from support.spark.memory_brokers import MemoryBrokers
 
 STREAM = "topics"
 OPTIONS = TopicReadOptions(name_servers="n:1", subscribe="orders")

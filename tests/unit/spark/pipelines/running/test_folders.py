@@ -25,7 +25,7 @@ from cometmq.spark.pipelines.running.folders import (
     extended,
     open_folder,
 )
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
 
 
 @pytest.fixture(params=["disk", "remote"])

@@ -13,7 +13,7 @@ from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.spark.pipelines.running.progress import Silent
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from support.stores import opened, put, small_settings
+from support.stores.small_stores import opened, put, small_settings
 
 COUNT = 300
 

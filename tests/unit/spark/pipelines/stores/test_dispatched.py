@@ -18,8 +18,8 @@ from cometmq.spark.pipelines.stores.dispatched import dispatch
 from cometmq.spark.pipelines.stores.hashes import index_hashes, java_hashes
 from cometmq.store.config import StoreSettings
 from cometmq.store.inspect import StoreReader
-from support.recorded import unpack_store
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
+from support.wire.recorded import unpack_store
 
 LEVELS = StoreSettings(root=Path()).delay_levels
 

@@ -24,8 +24,8 @@ from cometmq.spark.pipelines.stores.files import StoreFiles
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.spark.pipelines.verify import pipeline as verify_module
 from golden.test_stores import NAMES, facts_of
-from support.recorded import unpack_store
-from support.stores import opened, put
+from support.stores.small_stores import opened, put
+from support.wire.recorded import unpack_store
 
 COUNT = 300
 UNIT = struct.Struct(">qiq")

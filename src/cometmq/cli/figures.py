@@ -20,6 +20,11 @@ def rate(figures: Mapping[str, str], *names: str) -> float | None:
     return float(words[0]) if words else None
 
 
+def totals(figures: Mapping[str, str]) -> list[int]:
+    """Return the messages stored and sent yesterday, then those of today; see `messages`."""
+    return [messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")]
+
+
 def messages(figures: Mapping[str, str], way: str, day: tuple[str, str]) -> int:
     """Return how many messages a broker has stored (``Put``) or sent to consumers (``Get``)."""
     end, begin = (number(figures, f"msg{way}Total{time}") or 0 for time in day)

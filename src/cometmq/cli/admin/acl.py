@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cometmq.cli.admin.arguments import BrokerArgument, Server
+from cometmq.cli.admin.arguments import BrokerArgument
 from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.output import Change, Row
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 if TYPE_CHECKING:
     from cometmq.protocol.bodies.auth import AclInfo, UserInfo
@@ -100,7 +101,7 @@ def _choice(option: str, word: str | None, choices: Sequence[str]) -> str | None
 @app.each("users", "broker id user type status", slaves=True)
 async def users(
     call: Call,
-    server: Server,
+    server: RegisteredBroker,
     part: Annotated[str | None, typer.Option("--name", help="Part of the name.")] = None,
 ) -> list[Row]:
     """List the users of brokers; passwords are not shown."""
@@ -231,7 +232,7 @@ async def _copies(
 @app.each("policies", "broker id subject type resource actions source_ips decision", slaves=True)
 async def policies(
     call: Call,
-    server: Server,
+    server: RegisteredBroker,
     subject: Annotated[str | None, typer.Option("--subject", help="Part of the subject.")] = None,
     resource: Annotated[
         str | None, typer.Option("--resource", help="Part of the resource.")
@@ -342,7 +343,7 @@ async def copy_policies(
 
 
 @app.each("account-files", "cluster broker id address file version changed_time_ms", slaves=True)
-async def account_files(call: Call, server: Server) -> list[Row]:
+async def account_files(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show the versions of the files of plain accounts on each broker."""
     from cometmq.protocol import fastjson
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -13,6 +13,7 @@ import typer
 from cometmq.cli.admin.output import Change
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 COMPLETED_MAX = 200
 """Words that a shell is offered."""
@@ -67,15 +68,6 @@ SettingsFile = Annotated[
 ]
 
 
-class Server(NamedTuple):
-    """A registered broker."""
-
-    cluster: str
-    name: str
-    id: int
-    address: str
-
-
 def queue_of(text: str) -> tuple[str, int]:
     """Return the broker's name and the number of a queue that is written ``broker:number``.
 
@@ -120,7 +112,7 @@ def settings_changes(
     file: Path,
     configs: list[S],
     noun: str,
-    servers: Iterable[Server],
+    servers: Iterable[RegisteredBroker],
     apply: Callable[[str, list[S]], Awaitable[object]],
     warnings: Mapping[str, str] | None = None,
 ) -> list[Change]:

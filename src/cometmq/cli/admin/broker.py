@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import BrokerArgument, GroupName, OptionalTopic, Server
+from cometmq.cli.admin.arguments import BrokerArgument, GroupName, OptionalTopic
 from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 app = Commands("Brokers: their state, replication, clients and clean-up.")
 
@@ -29,7 +30,7 @@ async def list_brokers(call: Call) -> Rows:
 @app.each("status", "broker id name value", slaves=True, watch=True)
 async def status(
     call: Call,
-    server: Server,
+    server: RegisteredBroker,
     part: Annotated[str, typer.Option("--name", help="Only names that contain this.")] = "",
 ) -> list[Row]:
     """Show the counters and limits of running brokers."""
@@ -44,7 +45,7 @@ async def status(
 @app.each("lag", "topic group broker queue committed end lag last_consumed_time_ms", watch=True)
 async def lag(
     call: Call,
-    server: Server,
+    server: RegisteredBroker,
     topic: OptionalTopic = None,
     min_lag: Annotated[int, typer.Option("--min-lag", min=0, help="Smallest lag to show.")] = 0,
     ordered: Annotated[
@@ -73,7 +74,7 @@ async def lag(
     "broker master slave end_offset lag_bytes transferred_bytes_per_s in_sync last_read_time_ms",
     watch=True,
 )
-async def replication(call: Call, server: Server) -> list[Row]:
+async def replication(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show the slaves of each master, and how far they are; brokers of 5.0 and later know it.
 
     end: the end of the master's log; lag: what a slave lacks.
@@ -96,7 +97,7 @@ async def replication(call: Call, server: Server) -> list[Row]:
 
 
 @app.each("producers", "broker group client address language version last_update_time_ms")
-async def producers(call: Call, server: Server) -> list[Row]:
+async def producers(call: Call, server: RegisteredBroker) -> list[Row]:
     """List the connected producers of brokers."""
     from cometmq.protocol.version import version_name
 
@@ -170,7 +171,7 @@ async def _name(call: Call, broker: str) -> str:
 
 
 @app.each("cold-reads", "broker info")
-async def cold_reads(call: Call, server: Server) -> list[Row]:
+async def cold_reads(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show how brokers of 5.1.3 and later limit the reading of cold data."""
     return [(server.name, await call.admin.cold_reads(server.address))]
 

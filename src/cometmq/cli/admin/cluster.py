@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Server
 from cometmq.cli.admin.commands import CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Row, Rows
-from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
+from cometmq.cli.figures import number, rate, totals
 from cometmq.model.times import now_ms
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 app = Commands("Clusters: their brokers, load, totals and response times.")
 
@@ -23,7 +23,7 @@ app = Commands("Clusters: their brokers, load, totals and response times.")
     watch=True,
     chooses=CLUSTER,
 )
-async def list_clusters(call: Call, server: Server) -> list[Row]:
+async def list_clusters(call: Call, server: RegisteredBroker) -> list[Row]:
     """List the brokers of clusters with their load."""
     figures = await call.admin.broker_runtime_info(server.address)
     oldest_ms = number(figures, "earliestMessageTimeStamp")
@@ -52,11 +52,10 @@ async def list_clusters(call: Call, server: Server) -> list[Row]:
     watch=True,
     chooses=CLUSTER,
 )
-async def totals(call: Call, server: Server) -> list[Row]:
+async def list_totals(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show how many messages each broker has stored and sent to consumers, today and yesterday."""
     figures = await call.admin.broker_runtime_info(server.address)
-    counts = [messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")]
-    return [(server.cluster, server.name, server.id, *counts)]
+    return [(server.cluster, server.name, server.id, *totals(figures))]
 
 
 @app.show("latency", "topic mean_ms sent failed", watch=True, chooses=CLUSTER)

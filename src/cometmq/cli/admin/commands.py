@@ -22,10 +22,11 @@ import typer
 from typer.core import TyperCommand
 
 from cometmq.cli import options
-from cometmq.cli.admin.arguments import Broker, Cluster, Server
+from cometmq.cli.admin.arguments import Broker, Cluster
 from cometmq.cli.admin.output import PLANNED, Change, Output, Row, confirmed, make
 from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.protocol.bodies.route import MASTER_ID, RegisteredBroker
 
 if TYPE_CHECKING:
     from cometmq.client import AdminClient, ClientInstance
@@ -67,8 +68,6 @@ CLUSTER: Options = {"cluster": (Cluster, None)}
 BROKERS: Options = {"broker": (Broker, None), **CLUSTER}
 """The options that choose brokers; `Call.servers` returns these."""
 
-MASTER_ID = 0
-
 
 @dataclass(slots=True)
 class Call:
@@ -91,12 +90,12 @@ class Call:
         self.failed = True
         print_error(f"cometmq admin: {where}{': ' if where else ''}{error}")
 
-    async def servers(self, *, slaves: bool = False) -> list[Server]:
+    async def servers(self, *, slaves: bool = False) -> list[RegisteredBroker]:
         """Return the brokers that `BROKERS` or `CLUSTER` choose, as `registered` does."""
         return await self.registered(broker=self.broker, cluster=self.cluster, slaves=slaves)
 
     async def each_broker(
-        self, find: Callable[[Server], Awaitable[list[Row]]], *, slaves: bool = False
+        self, find: Callable[[RegisteredBroker], Awaitable[list[Row]]], *, slaves: bool = False
     ) -> list[Row]:
         """Return the rows of the brokers that were chosen.
 
@@ -129,7 +128,7 @@ class Call:
 
     async def registered(
         self, *, broker: str | None = None, cluster: str | None = None, slaves: bool = False
-    ) -> list[Server]:
+    ) -> list[RegisteredBroker]:
         """Return registered brokers in order of cluster, name and id.
 
         Args:
@@ -141,18 +140,15 @@ class Call:
             ConfigError: there is no such broker or cluster.
         """
         if broker is not None and ":" in broker:
-            return [Server("", broker, MASTER_ID, broker)]
+            return [RegisteredBroker("", broker, MASTER_ID, broker)]
         info = await self.admin.cluster_info()
         clusters = info.cluster_addr_table
         if cluster is not None and cluster not in clusters:
             raise ConfigError(f"no cluster {cluster}; known are {', '.join(sorted(clusters))}")
         found = [
-            Server(name_of_cluster, name, number, address)
-            for name_of_cluster in ([cluster] if cluster is not None else sorted(clusters))
-            for name in sorted(clusters[name_of_cluster])
-            if name in info.broker_addr_table and broker in (None, name)
-            for number, address in sorted(info.broker_addr_table[name].broker_addrs.items())
-            if slaves or number == MASTER_ID
+            each
+            for each in info.registered(cluster)
+            if broker in (None, each.name) and (slaves or each.is_master)
         ]
         if not found:
             known = ", ".join(sorted(info.broker_addr_table)) or "none"
@@ -298,13 +294,13 @@ class Commands(typer.Typer):
     ) -> Callable[[Function], Function]:
         """Register a command as `show` does, whose function returns the rows of one broker.
 
-        The second parameter of the function is a `Server`: in turn each that was chosen, with
-        ``slaves`` slaves too.
+        The second parameter of the function is a `RegisteredBroker`: in turn each that was chosen,
+        with ``slaves`` slaves too.
         """
 
         def register(function: Function) -> Function:
             async def rows(call: Call, **values: Any) -> list[Row]:
-                def find(server: Server) -> Awaitable[list[Row]]:
+                def find(server: RegisteredBroker) -> Awaitable[list[Row]]:
                     return function(call, server, **values)
 
                 return await call.each_broker(find, slaves=slaves)

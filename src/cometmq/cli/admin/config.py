@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Server
 from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 app = Commands("Settings of running brokers: show, compare and change them.")
 
@@ -47,7 +47,7 @@ def changes_in(settings: list[str]) -> dict[str, str]:
 async def show(call: Call, part: Part = "", slaves: Slaves = False) -> Rows:
     """Show the settings of brokers. Passwords and secrets are shown as stars."""
 
-    async def find(server: Server) -> list[Row]:
+    async def find(server: RegisteredBroker) -> list[Row]:
         settings = await call.admin.broker_config(server.address)
         return [
             (server.name, server.id, key, hidden(key, value))

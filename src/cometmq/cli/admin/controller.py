@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Server
 from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.config import Part, Settings, changes_in, hidden
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 app = Commands("Controllers: their leader, in-sync sets, epochs and elections.")
 
@@ -108,7 +108,7 @@ async def _sets(call: Call) -> list[str]:
 
 
 @app.each("epochs", "broker id epoch start_offset end_offset", slaves=True, watch=True)
-async def epochs(call: Call, server: Server) -> list[Row]:
+async def epochs(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show the epochs of the logs of brokers."""
     found = await call.admin.broker_epochs(server.address)
     last = found.epoch_list[-1:]

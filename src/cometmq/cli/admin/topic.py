@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cometmq.cli.admin.arguments import (
-    Server,
     SettingsFile,
     TopicName,
     names_shown,
@@ -17,10 +16,11 @@ from cometmq.cli.admin.arguments import (
     settings_changes,
     settings_in,
 )
-from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands
+from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 if TYPE_CHECKING:
     from cometmq.model.topic import TopicConfig
@@ -178,12 +178,7 @@ async def stats(
 
 
 async def _stats(call: Call, topic: str) -> list[Row]:
-    route = await call.admin.route(topic)
-    addresses = [
-        each.broker_addrs[MASTER_ID]
-        for each in route.broker_datas
-        if MASTER_ID in each.broker_addrs
-    ]
+    addresses = (await call.admin.route(topic)).masters()
     in_tps, in_day = await call.admin.broker_counters(addresses, "TOPIC_PUT_NUMS", topic)
     rows: list[Row] = []
     for group in await call.admin.groups_of_topic(topic):
@@ -390,7 +385,7 @@ def _fewer(old: TopicConfig, new: TopicConfig) -> str:
     )
 
 
-async def _messages_beyond(call: Call, server: Server, config: TopicConfig) -> int:
+async def _messages_beyond(call: Call, server: RegisteredBroker, config: TopicConfig) -> int:
     """Count the messages of a broker in the queues behind those that a topic would have."""
     stats = await call.admin.topic_stats(config.topic_name)
     return sum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import Call, chosen_brokers
+from cometmq.cli.mqadmin.call import Call
 from cometmq.protocol import fastjson
 
 FORM = "%-16s  %-22s  %-22s  %-20s  %-22s  %-22s"
@@ -13,7 +13,7 @@ HEADS = ("#Cluster Name", "#Broker Name", "#Broker Addr", "#AclFilePath", "#AclC
 async def update_acl_config(call: Call) -> None:
     """Create an account or change it."""
     given = call.values
-    for broker in await chosen_brokers(call):
+    for broker in await call.chosen_brokers():
         await call.admin.set_account(
             broker,
             call.text("a"),
@@ -30,7 +30,7 @@ async def update_acl_config(call: Call) -> None:
 
 async def delete_acl_config(call: Call) -> None:
     """Delete an account."""
-    for broker in await chosen_brokers(call):
+    for broker in await call.chosen_brokers():
         await call.admin.delete_account(broker, call.text("a"))
         print(f"delete plain access config account from {broker} success.")
         print(f"account's accesskey is:{call.text('a')}", end="")
@@ -54,6 +54,6 @@ async def cluster_acl_config_version(call: Call) -> None:
 async def update_global_white_addr(call: Call) -> None:
     """Replace the addresses that need no account."""
     file = call.values.get("p")
-    for broker in await chosen_brokers(call):
+    for broker in await call.chosen_brokers():
         await call.admin.set_white_addresses(broker, call.text("g"), file=file)
         print(f"update global white remote addresses to {broker} success.")

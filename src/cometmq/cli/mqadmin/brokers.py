@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
+from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client import AdminClient
 from cometmq.protocol.bodies.common import KVTable
 from cometmq.protocol.bodies.group import ConsumeStats
@@ -22,7 +21,7 @@ async def broker_status(call: Call) -> None:
     if call.has("b"):
         await _print_figures(call, call.text("b"), "")
     elif call.has("c"):
-        for broker in await chosen_brokers(call):
+        for broker in await call.chosen_brokers():
             await _print_figures(call, broker, "%-24s " % broker)
 
 
@@ -63,12 +62,12 @@ async def ha_status(call: Call) -> None:
     if not (call.has("b") or call.has("c")):
         call.print_usage()
         return
-    while True:
+
+    async def show() -> None:
         for broker in await call.chosen_masters():
             await _print_replication(call, broker)
-        if not call.has("i"):
-            return
-        await asyncio.sleep(call.number("i"))
+
+    await call.repeat(show)
 
 
 async def _print_replication(call: Call, broker: str) -> None:
@@ -99,7 +98,11 @@ def _cleaning(
     clean: Callable[[AdminClient, str], Awaitable[None]],
 ) -> Callable[[Call], Awaitable[None]]:
     async def clean_chosen(call: Call) -> None:
-        brokers = [call.text("b")] if call.has("b") else await _brokers_to_clean(call)
+        if call.has("b"):
+            brokers = [call.text("b")]
+        else:
+            info = await call.admin.cluster_info()
+            brokers = [each.address for each in info.registered(call.values.get("c"))]
         for broker in brokers:
             await clean(call.admin, broker)
         print("success" if brokers else "false", end="")
@@ -110,18 +113,6 @@ def _cleaning(
 clean_expired_cq = _cleaning(AdminClient.delete_expired_queues)
 clean_unused_topic = _cleaning(AdminClient.delete_unused_topics)
 delete_expired_commit_log = _cleaning(AdminClient.delete_expired_logs)
-
-
-async def _brokers_to_clean(call: Call) -> list[str]:
-    """Return all brokers, slaves too, of the cluster of ``-c`` or of all clusters."""
-    info = await call.admin.cluster_info()
-    clusters = [call.text("c")] if call.has("c") else sorted(info.cluster_addr_table)
-    return [
-        address
-        for cluster in clusters
-        for broker in brokers_in(info, cluster)
-        for address in broker.broker_addrs.values()
-    ]
 
 
 async def reset_master_flush_offset(call: Call) -> None:
@@ -151,12 +142,15 @@ async def banners(call: Call) -> list[tuple[str, str]]:
     """Return the chosen brokers, each after the line that introduces it: slaves too with ``-c``."""
     if call.has("b"):
         return [(f"============{call.text('b')}============", call.text("b"))]
-    return [
-        (f"============Master: {address}============", address)
-        if address == master
-        else (f"============My Master: {master}=====Slave: {address}============", address)
-        for address, master in await with_slaves(call)
-    ]
+    brokers = await call.brokers(call.text("c"))
+    masters = {each.name: each.address for each in brokers if each.is_master}
+    found: list[tuple[str, str]] = []
+    for each in brokers:
+        shown = f"Master: {each.address}"
+        if not each.is_master:
+            shown = f"My Master: {masters.get(each.name)}=====Slave: {each.address}"
+        found.append((f"============{shown}============", each.address))
+    return found
 
 
 async def get_cold_data_flow_ctr_info(call: Call) -> None:

@@ -5,8 +5,9 @@ Source: CommandUtil and DefaultMQAdminExtImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,12 +16,14 @@ from cometmq.cli.mqadmin import command_line
 from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
+from cometmq.protocol.bodies.route import (
+    MASTER_ID,
+    BrokerData,
+    RegisteredBroker,
+    TopicRouteData,
+)
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.command import Command
-from cometmq.protocol.headers.base import Header
 
-MASTER_ID = 0
 NO_CLUSTER = (
     "[error] Make sure the specified clusterName exists or the name server connected to is correct."
 )
@@ -104,32 +107,19 @@ class Call:
         }
         return {name: where for name, where in found.items() if where is not None}
 
-    async def first(self, brokers: Iterable[str], code: int, header: Header) -> Command | None:
-        """Return the response of the first broker that does not refuse; None without brokers.
+    async def brokers(self, cluster: str) -> list[RegisteredBroker]:
+        """Return the brokers of a cluster, each master before its slaves.
 
-        Raises:
-            ResponseError: all refused; the error of the first.
+        If the cluster is unknown, print that and return none.
         """
-        failure: ResponseError | None = None
-        for broker in brokers:
-            try:
-                return await self.admin.call(broker, code, header)
-            except ResponseError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return None
-
-    async def masters(self, cluster: str) -> list[str]:
-        """Return the masters of a cluster; if it is unknown, print that and return none."""
         info = await self.admin.cluster_info()
         if cluster not in info.cluster_addr_table:
             print(NO_CLUSTER, end="")
-        return [
-            broker.broker_addrs[MASTER_ID]
-            for broker in brokers_in(info, cluster)
-            if MASTER_ID in broker.broker_addrs
-        ]
+        return info.registered(cluster)
+
+    async def masters(self, cluster: str) -> list[str]:
+        """Return the masters of a cluster, as `brokers` does."""
+        return [each.address for each in await self.brokers(cluster) if each.is_master]
 
     async def chosen_masters(self) -> list[str]:
         """Return the broker of ``-b``, or the masters of the cluster of ``-c``."""
@@ -137,29 +127,19 @@ class Call:
             return [self.text("b")]
         return await self.masters(self.text("c")) if self.has("c") else []
 
+    async def chosen_brokers(self) -> list[str]:
+        """Return the broker of ``-b``, or all of the cluster of ``-c``, masters before slaves."""
+        if self.has("b"):
+            return [self.text("b")]
+        found = await self.brokers(self.text("c")) if self.has("c") else []
+        return [each.address for each in found]
 
-async def chosen_brokers(call: Call) -> list[str]:
-    """Return the broker of ``-b``, or all of the cluster of ``-c``, masters before slaves."""
-    if call.has("b"):
-        return [call.text("b")]
-    return [address for address, _ in await with_slaves(call)] if call.has("c") else []
-
-
-async def with_slaves(call: Call) -> list[tuple[str, str | None]]:
-    """Return the brokers of the cluster of ``-c``: each master, then its slaves with theirs."""
-    cluster = call.text("c")
-    await call.masters(cluster)  # prints that it is unknown
-    return [
-        (address, broker.broker_addrs.get(MASTER_ID))
-        for broker in brokers_in(await call.admin.cluster_info(), cluster)
-        for _, address in sorted(broker.broker_addrs.items())
-    ]
-
-
-def brokers_in(info: ClusterInfo, cluster: str) -> list[BrokerData]:
-    """Return the brokers of a cluster by name."""
-    names = sorted(info.cluster_addr_table.get(cluster, ()))
-    return [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
+    async def repeat(self, show: Callable[[], Awaitable[None]]) -> None:
+        """Show something; with ``-i`` again and again, that many seconds apart."""
+        await show()
+        while self.has("i"):
+            await asyncio.sleep(self.number("i"))
+            await show()
 
 
 def address(broker: BrokerData) -> str | None:

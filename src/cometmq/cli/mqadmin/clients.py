@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,12 +17,8 @@ from cometmq.protocol.bodies.client import (
     ConsumerRunningInfo,
     PopProcessQueueInfo,
     ProcessQueueInfo,
-    ProducerConnection,
 )
 from cometmq.protocol.bodies.heartbeat import ConsumeType
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
-from cometmq.protocol.headers.group import GetProducerConnectionListRequest
 from cometmq.protocol.version import version_name
 
 H = TypeVar("H")
@@ -32,11 +29,9 @@ STUCK_MS = 60_000
 
 async def producer_connection(call: Call) -> None:
     """List the connected clients of a producer group."""
-    header = GetProducerConnectionListRequest(producer_group=call.text("g"))
     brokers = (await call.brokers_of(call.text("t"))).values()
-    response = await call.first(brokers, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
-    members = ProducerConnection.decode(response.body).connection_set if response else ()
-    for number, each in enumerate(members, 1):
+    found = await call.admin.producer_connections(call.text("g"), brokers=brokers)
+    for number, each in enumerate(found.connection_set, 1):
         version = version_name(each.version)
         row = (number, each.client_id, each.client_addr, each.language, version)
         print("%04d  %-32s %-22s %-8s %s" % row)
@@ -71,17 +66,18 @@ async def producer(call: Call) -> None:
 
 async def consumer_status(call: Call) -> None:
     """Show what one consumer holds, or write that of all members to files and compare them."""
-    group, stacks = call.text("g"), call.has("s")
+    group, brokers = call.text("g"), [call.text("b")] if call.has("b") else None
+    running_info = partial(call.admin.running_info, group, stacks=call.has("s"), brokers=brokers)
     members = await connections(call, group, call.text("b"))
     if call.has("i"):
-        info = await _running_info(call, group, call.text("i"), stacks)
+        info = await running_info(call.text("i"))
         print(formatted(info, is_4=call.is_4))
         return
     folder, infos = str(now_ms()), dict[str, ConsumerRunningInfo]()
     print("%-10s %-40s %-20s %s" % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
     for number, each in enumerate(members.connection_set, 1):
         try:
-            info = await _running_info(call, group, each.client_id, stacks)
+            info = await running_info(each.client_id)
         except CometError as error:
             call.fail(error)
             continue
@@ -100,18 +96,6 @@ async def consumer_status(call: Call) -> None:
     for client_id, info in sorted(infos.items()):
         for line in stuck_queues(info, now_ms()):
             print(f"{client_id} {line}")
-
-
-async def _running_info(
-    call: Call, group: str, client_id: str, stacks: bool
-) -> ConsumerRunningInfo:
-    if not call.has("b"):
-        return await call.admin.running_info(group, client_id, stacks=stacks)
-    header = GetConsumerRunningInfoRequest(
-        consumer_group=group, client_id=client_id, jstack_enable=stacks
-    )
-    code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    return ConsumerRunningInfo.decode((await call.admin.call(call.text("b"), code, header)).body)
 
 
 def have_same_subscriptions(infos: Mapping[str, ConsumerRunningInfo]) -> bool:

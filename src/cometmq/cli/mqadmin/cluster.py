@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator
 
-from cometmq.cli.figures import TODAY, YESTERDAY, messages, number, rate
-from cometmq.cli.mqadmin.call import Call, brokers_in
+from cometmq.cli.figures import number, rate, totals
+from cometmq.cli.mqadmin.call import Call
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 HEADS = ("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)")
 HEADS_4 = (*HEADS, "#OutTPS(LOAD)", "#PCWait(ms)", "#Hour", "#SPACE")
@@ -21,19 +19,12 @@ MORE_HEADS = ("#InTotalYest", "#OutTotalYest", "#InTotalToday", "#OutTotalToday"
 
 async def cluster_list(call: Call) -> None:
     """List clusters and their brokers; with ``-i`` again and again."""
-    while True:
-        info = await call.admin.cluster_info()
-        await (_print_more(call, info) if call.has("m") else _print_load(call, info))
-        if not call.has("i"):
-            return
-        await asyncio.sleep(call.number("i"))
 
+    async def show() -> None:
+        brokers = (await call.admin.cluster_info()).registered(call.text("c") or None)
+        await (_print_more(call, brokers) if call.has("m") else _print_load(call, brokers))
 
-def _brokers(call: Call, info: ClusterInfo) -> Iterator[tuple[str, BrokerData]]:
-    for cluster in sorted(info.cluster_addr_table):
-        if call.text("c") in ("", cluster):
-            for broker in brokers_in(info, cluster):
-                yield cluster, broker
+    await call.repeat(show)
 
 
 async def _figures(call: Call, address: str) -> dict[str, str]:
@@ -45,16 +36,14 @@ async def _figures(call: Call, address: str) -> dict[str, str]:
         return {}
 
 
-async def _print_load(call: Call, info: ClusterInfo) -> None:
+async def _print_load(call: Call, brokers: list[RegisteredBroker]) -> None:
     print(FORM_4 % HEADS_4 if call.is_4 else FORM_5 % (*HEADS_5, "#ACTIVATED"), flush=True)
-    for cluster, broker in _brokers(call, info):
-        for broker_id, address in sorted(broker.broker_addrs.items()):
-            figures = await _figures(call, address)
-            row = (cluster, broker.broker_name, broker_id, address)
-            if call.is_4:
-                print(FORM_4 % (*row, *_load_4(figures)), flush=True)
-            else:
-                print(FORM_5 % (*row, *_load_5(figures)), flush=True)
+    for broker in brokers:
+        figures = await _figures(call, broker.address)
+        if call.is_4:
+            print(FORM_4 % (*broker, *_load_4(figures)), flush=True)
+        else:
+            print(FORM_5 % (*broker, *_load_5(figures)), flush=True)
 
 
 def _queue(figures: dict[str, str], name: str, missing: str = "") -> str:
@@ -100,13 +89,9 @@ def _load_5(figures: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-async def _print_more(call: Call, info: ClusterInfo) -> None:
+async def _print_more(call: Call, brokers: list[RegisteredBroker]) -> None:
     form = "%-16s  %-32s %14s %14s %14s %14s"
     print(form % ("#Cluster Name", "#Broker Name", *MORE_HEADS))
-    for cluster, broker in _brokers(call, info):
-        for address in broker.broker_addrs.values():
-            figures = await _figures(call, address)
-            counts = [
-                messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")
-            ]
-            print(form % (cluster, broker.broker_name, *counts), flush=True)
+    for broker in brokers:
+        figures = await _figures(call, broker.address)
+        print(form % (broker.cluster, broker.name, *totals(figures)), flush=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
-from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, with_slaves
+from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
 from cometmq.protocol.bodies.controller import ElectMasterResponseBody, ReplicaIdentity
@@ -24,12 +23,8 @@ async def _leader(call: Call) -> str:
 async def _repeat(call: Call, show: Callable[[], Awaitable[None]]) -> None:
     if not (call.has("b") or call.has("c")):
         call.print_usage()
-        return
-    while True:
-        await show()
-        if not call.has("i"):
-            return
-        await asyncio.sleep(call.number("i"))
+    else:
+        await call.repeat(show)
 
 
 async def get_sync_state_set(call: Call) -> None:
@@ -39,8 +34,8 @@ async def get_sync_state_set(call: Call) -> None:
         leader = await _leader(call)
         names = [call.text("b")]
         if not call.has("b"):
-            info = await call.admin.cluster_info()
-            names = [broker.broker_name for broker in brokers_in(info, call.text("c"))]
+            registered = (await call.admin.cluster_info()).registered(call.text("c"))
+            names = list(dict.fromkeys(each.name for each in registered))
         if not names:
             return
         table = (await call.admin.sync_state(leader, names)).replicas_info_table
@@ -74,7 +69,7 @@ async def get_broker_epoch(call: Call) -> None:
                 raise CommandError(f"The broker[{call.text('b')}] not exist")
             brokers = [*table[call.text("b")].broker_addrs.values()]
         else:
-            brokers = [address for address, _ in await with_slaves(call)]
+            brokers = await call.chosen_brokers()
         for broker in brokers:
             found = await call.admin.broker_epochs(broker)
             print(f"\n#clusterName\t{found.cluster_name}\n#brokerName\t{found.broker_name}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from cometmq.cli.figures import YESTERDAY, messages, rate
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
+from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
@@ -142,18 +142,16 @@ def _write(call: Call, name: str, value: object, *, end: str = "") -> None:
 async def export_configs(call: Call) -> None:
     """Write main settings of brokers and the size of the cluster to a file."""
     cluster = call.text("c")
-    masters = await call.masters(cluster)
+    brokers = await call.brokers(cluster)
+    masters = [each for each in brokers if each.is_master]
     configs: dict[str, dict[str, str]] = {}
-    slaves = 0
-    for broker in brokers_in(await call.admin.cluster_info(), cluster):
-        slaves += sum(number != MASTER_ID for number in broker.broker_addrs)
-        if MASTER_ID in broker.broker_addrs:
-            found = await call.admin.broker_config(broker.broker_addrs[MASTER_ID])
-            configs[broker.broker_name] = {name: found[name] for name in CONFIGS if name in found}
+    for master in masters:
+        found = await call.admin.broker_config(master.address)
+        configs[master.name] = {name: found[name] for name in CONFIGS if name in found}
     scale = {
         "namesrvSize": len(call.admin.name_servers),
         "masterBrokerSize": len(masters),
-        "slaveBrokerSize": slaves,
+        "slaveBrokerSize": len(brokers) - len(masters),
     }
     _write(call, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
 
@@ -163,10 +161,11 @@ async def export_metrics(call: Call) -> None:
     cluster, info = call.text("c"), await call.admin.cluster_info()
     if cluster not in info.cluster_addr_table:
         raise CommandError(f"-c {cluster}: no such cluster")
-    reports: dict[str, Any] = {}
-    for broker in brokers_in(info, cluster):
-        if MASTER_ID in broker.broker_addrs:
-            reports[broker.broker_name] = await _report(call, broker.broker_addrs[MASTER_ID])
+    reports = {
+        broker.name: await _report(call, broker.address)
+        for broker in info.registered(cluster)
+        if broker.is_master
+    }
     quotas = [report["runtimeQuota"] for report in reports.values()]
     rates = ("NormalInTps", "NormalOutTps", "TransInTps", "ScheduleInTps")
     total = {

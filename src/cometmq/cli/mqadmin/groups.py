@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.cli.exit_codes import print_error
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
+from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.topics import attributes, lag_in, read_list, remove_topic, show_removed
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.group import GroupRetryPolicy, SubscriptionGroupConfig
@@ -22,7 +22,6 @@ from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.group import (
     DeleteSubscriptionGroupRequest,
-    GetConsumerConnectionListRequest,
     GetConsumeStatsRequest,
 )
 from cometmq.protocol.version import version_name
@@ -121,17 +120,15 @@ async def set_consume_mode(call: Call) -> None:
 async def get_consumer_config(call: Call) -> None:
     """Show the settings of a group on each broker that has it."""
     group = call.text("g")
-    info = await call.admin.cluster_info()
-    for cluster in sorted(info.cluster_addr_table):
-        for broker in brokers_in(info, cluster):
-            if MASTER_ID not in broker.broker_addrs:
-                continue
-            config = (await call.admin.broker_groups(broker.broker_addrs[MASTER_ID])).get(group)
-            if config is None:
-                continue
-            print(f"{'=' * 29}{cluster}:{broker.broker_name}{'=' * 29}")
-            for name, value in texts.group_settings(config, is_4=call.is_4).items():
-                print("%-40s=  %s" % (name, "" if value is None else texts.java(value)))
+    for broker in (await call.admin.cluster_info()).registered():
+        if not broker.is_master:
+            continue
+        config = (await call.admin.broker_groups(broker.address)).get(group)
+        if config is None:
+            continue
+        print(f"{'=' * 29}{broker.cluster}:{broker.name}{'=' * 29}")
+        for name, value in texts.group_settings(config, is_4=call.is_4).items():
+            print("%-40s=  %s" % (name, "" if value is None else texts.java(value)))
 
 
 async def consumer_progress(call: Call) -> None:
@@ -186,12 +183,8 @@ async def connections(call: Call, group: str, broker: str = "") -> ConsumerConne
     Raises:
         ResponseError: no member is online, or nothing that names its brokers exists.
     """
-    header = GetConsumerConnectionListRequest(consumer_group=group)
-    brokers = [broker] if broker else [*(await call.brokers_of(retry_topic(group))).values()]
-    response = await call.first(brokers, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-    if response is None:
-        raise CommandError(f"no broker of group {group} is known")
-    return ConsumerConnection.decode(response.body)
+    brokers = [broker] if broker else (await call.brokers_of(retry_topic(group))).values()
+    return await call.admin.consumer_connections(group, brokers=brokers)
 
 
 async def _print_group(call: Call, group: str) -> None:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin.brokers import banners
-from cometmq.cli.mqadmin.call import Call, CommandError, chosen_brokers
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers.namesrv import (
-    AddWritePermOfBrokerRequest,
-    AddWritePermOfBrokerResponse,
-    WipeWritePermOfBrokerRequest,
-    WipeWritePermOfBrokerResponse,
-)
+from cometmq.cli.mqadmin.call import Call, CommandError
 
 
 async def get_broker_config(call: Call) -> None:
@@ -38,7 +31,7 @@ def print_settings(settings: dict[str, str]) -> None:
 async def update_broker_config(call: Call) -> None:
     """Change one setting of running brokers."""
     everywhere = call.true("a")
-    for broker in await (chosen_brokers(call) if everywhere else call.chosen_masters()):
+    for broker in await (call.chosen_brokers() if everywhere else call.chosen_masters()):
         await call.admin.set_broker_config(broker, {call.text("k"): call.text("v")})
         print(f"update broker config success, {broker}")
 
@@ -97,18 +90,14 @@ async def delete_kv_config(call: Call) -> None:
 async def wipe_write_perm(call: Call) -> None:
     """Remove the write permission of a broker's topics, in each name server."""
     broker = call.text("b")
-    header = WipeWritePermOfBrokerRequest(broker_name=broker)
     for server in _name_servers(call):
-        response = await call.admin.call(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
-        count = response.header(WipeWritePermOfBrokerResponse).wipe_topic_count
+        count = await call.admin.stop_writing(broker, servers=[server])
         print(f"wipe write perm of broker[{broker}] in name server[{server}] OK, {count}")
 
 
 async def add_write_perm(call: Call) -> None:
     """Restore the write permission of a broker's topics, in each name server."""
     broker = call.text("b")
-    header = AddWritePermOfBrokerRequest(broker_name=broker)
     for server in _name_servers(call):
-        response = await call.admin.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
-        count = response.header(AddWritePermOfBrokerResponse).add_topic_count
+        count = await call.admin.resume_writing(broker, servers=[server])
         print(f"add write perm of broker[{broker}] in name server[{server}] OK, {count}")

@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq.cli.admin.arguments import settings_in
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError
+from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client.allocation import Averagely
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -180,8 +180,7 @@ async def update_topic_perm(call: Call) -> None:
     if queues.perm == wanted:
         print("new perm equals to the old one!")
         return
-    masters = {broker.broker_addrs.get(MASTER_ID) for broker in route.broker_datas}
-    if call.has("b") and call.text("b") not in masters:
+    if call.has("b") and call.text("b") not in route.masters():
         print("updateTopicPerm error broker not exit or broker is not master!.")
         return
     for broker in await call.chosen_masters():
@@ -274,15 +273,10 @@ async def groups_of(call: Call, topic: str, route: TopicRouteData) -> list[str]:
     """Return the groups that brokers list for a topic, in their order."""
     header = QueryTopicConsumeByWhoRequest(topic=topic)
     found: dict[str, None] = {}
-    for broker in _masters(route):
+    for broker in route.masters():
         response = await call.admin.call(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
         found |= dict.fromkeys(GroupList.decode(response.body).group_list)
     return list(found)
-
-
-def _masters(route: TopicRouteData) -> list[str]:
-    found = [broker.broker_addrs.get(MASTER_ID) for broker in route.broker_datas]
-    return [where for where in found if where is not None]
 
 
 async def update_order_conf(call: Call) -> None:
@@ -346,7 +340,7 @@ async def stats_all(call: Call) -> None:
 
 async def _print_stats(call: Call, topic: str, active: bool) -> None:
     route = await call.route(topic)
-    masters = _masters(route)
+    masters = route.masters()
     in_tps, in_day = await call.admin.broker_counters(masters, "TOPIC_PUT_NUMS", topic)
     groups = await groups_of(call, topic, route)
     for group in groups:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import Call, chosen_brokers
+from cometmq.cli.mqadmin.call import Call
 from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 
 USER_FORM = "%-16s  %-22s  %-22s  %-22s"
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 async def _change(call: Call, change: Change, done: str) -> None:
     """Make a change on the chosen brokers, and print that each has made it."""
-    for broker in await chosen_brokers(call):
+    for broker in await call.chosen_brokers():
         await change(broker)
         print(f"{done} to {broker} success.")
 

@@ -167,9 +167,9 @@ class AdminCore(Lifecycle):
         return await self._instance.routes.find(topic)
 
     async def _call_all_name_servers(
-        self, code: int, header: Header | None = None, body: bytes = b""
+        self, code: int, header: Header, servers: Iterable[str] | None = None
     ) -> list[Command]:
-        """Send the request to every name server: they do not replicate.
+        """Send the request to every name server, or to these: they do not replicate.
 
         Raises:
             CometError: the first failure, after the request was sent to the others as well.
@@ -177,9 +177,9 @@ class AdminCore(Lifecycle):
         self._instance.check_running()
         responses: list[Command] = []
         failure: CometError | None = None
-        for address in self._instance.name_servers.addresses:
+        for address in self.name_servers if servers is None else servers:
             try:
-                responses.append(await self.call(address, code, header, body))
+                responses.append(await self.call(address, code, header))
             except CometError as error:
                 failure = failure or error
         if failure is not None:
@@ -381,23 +381,27 @@ class Brokers(AdminCore):
         response = await self.call(address, RequestCode.GET_TIMER_METRICS)
         return TimerMetricsSerializeWrapper.decode(response.body).timing_count
 
-    async def stop_writing(self, broker: str) -> int:
+    async def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.
+
+        Args:
+            broker: the name of the broker.
+            servers: the addresses of name servers; None for all.
 
         Returns:
             The number of affected topics, as the name servers count them. If the broker
             registers changed topics, producers send to it again.
         """
         code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequest
-        responses = await self._call_all_name_servers(code, header(broker_name=broker))
+        responses = await self._call_all_name_servers(code, header(broker_name=broker), servers)
         return max(
             each.header(WipeWritePermOfBrokerResponse).wipe_topic_count for each in responses
         )
 
-    async def resume_writing(self, broker: str) -> int:
-        """Restore the write permission of a broker; returns the number of affected topics."""
+    async def resume_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
+        """Restore the write permission of a broker; arguments and result as in `stop_writing`."""
         code, header = RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequest
-        responses = await self._call_all_name_servers(code, header(broker_name=broker))
+        responses = await self._call_all_name_servers(code, header(broker_name=broker), servers)
         return max(each.header(AddWritePermOfBrokerResponse).add_topic_count for each in responses)
 
     async def kv_list(self, space: str) -> dict[str, str]:
@@ -419,24 +423,39 @@ DIRECTLY_S = 15.0
 class Clients(AdminCore):
     """Calls about clients that are online."""
 
-    async def consumer_connections(self, group: str) -> ConsumerConnection:
+    async def consumer_connections(
+        self, group: str, *, brokers: Iterable[str] | None = None
+    ) -> ConsumerConnection:
         """Return the online members of a consumer group, and the group's subscriptions.
+
+        Args:
+            group: the group.
+            brokers: addresses of brokers, of which the first that knows a member is enough; None
+                for all masters.
 
         Raises:
             ResponseError: with code 206 if no member is online.
         """
         header = GetConsumerConnectionListRequest(consumer_group=group)
-        response = await self._call_any_broker(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        response = await self._call_any_broker(code, header, brokers)
         return ConsumerConnection.decode(response.body)
 
-    async def producer_connections(self, group: str) -> ProducerConnection:
+    async def producer_connections(
+        self, group: str, *, brokers: Iterable[str] | None = None
+    ) -> ProducerConnection:
         """Return the online members of a producer group.
+
+        Args:
+            group: the group.
+            brokers: as in `consumer_connections`.
 
         Raises:
             ResponseError: no member is online.
         """
         header = GetProducerConnectionListRequest(producer_group=group)
-        response = await self._call_any_broker(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        response = await self._call_any_broker(code, header, brokers)
         return ProducerConnection.decode(response.body)
 
     async def producers(self, address: str) -> ProducerTableInfo:
@@ -445,7 +464,12 @@ class Clients(AdminCore):
         return ProducerTableInfo.decode(response.body)
 
     async def running_info(
-        self, group: str, client_id: str, *, stacks: bool = False
+        self,
+        group: str,
+        client_id: str,
+        *,
+        stacks: bool = False,
+        brokers: Iterable[str] | None = None,
     ) -> ConsumerRunningInfo:
         """Return one consumer's settings, queues and rates.
 
@@ -453,6 +477,7 @@ class Clients(AdminCore):
             group: its group.
             client_id: one of those in `consumer_connections`.
             stacks: include the stacks of its tasks and threads.
+            brokers: as in `consumer_connections`.
 
         Raises:
             ResponseError: the consumer is not online, or did not respond to its broker.
@@ -460,7 +485,8 @@ class Clients(AdminCore):
         header = GetConsumerRunningInfoRequest(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
-        response = await self._call_any_broker(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        response = await self._call_any_broker(code, header, brokers)
         return ConsumerRunningInfo.decode(response.body)
 
     async def consumer_status(
@@ -521,7 +547,7 @@ class Clients(AdminCore):
         return route.master(message.broker_name) or message.store_host
 
     async def _call_any_broker(
-        self, code: int, header: Header, addresses: list[str] | None = None
+        self, code: int, header: Header, addresses: Iterable[str] | None = None
     ) -> Command:
         """Call brokers in turn until one succeeds."""
         failure: CometError | None = None

@@ -1383,23 +1383,32 @@ class AdminClient(base.Blocking):
         """Return an online group's subscription to a topic, or None."""
         return self._run(self._inner.subscription(group, topic))
 
-    def consumer_connections(self, group: str) -> ConsumerConnection:
+    def consumer_connections(
+        self, group: str, *, brokers: Iterable[str] | None = None
+    ) -> ConsumerConnection:
         """Return the online members of a consumer group, and the group's subscriptions."""
-        return self._run(self._inner.consumer_connections(group))
+        return self._run(self._inner.consumer_connections(group, brokers=brokers))
 
-    def producer_connections(self, group: str) -> ProducerConnection:
+    def producer_connections(
+        self, group: str, *, brokers: Iterable[str] | None = None
+    ) -> ProducerConnection:
         """Return the online members of a producer group."""
-        return self._run(self._inner.producer_connections(group))
+        return self._run(self._inner.producer_connections(group, brokers=brokers))
 
     def producers(self, address: str) -> ProducerTableInfo:
         """Return all producers that are connected to one broker, by group."""
         return self._run(self._inner.producers(address))
 
     def running_info(
-        self, group: str, client_id: str, *, stacks: bool = False
+        self,
+        group: str,
+        client_id: str,
+        *,
+        stacks: bool = False,
+        brokers: Iterable[str] | None = None,
     ) -> ConsumerRunningInfo:
         """Return one consumer's settings, queues and rates."""
-        return self._run(self._inner.running_info(group, client_id, stacks=stacks))
+        return self._run(self._inner.running_info(group, client_id, stacks=stacks, brokers=brokers))
 
     def consumer_status(
         self, group: str, topic: str, client_id: str = ""
@@ -1499,13 +1508,13 @@ class AdminClient(base.Blocking):
         """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
         return self._run(self._inner.timer_counts(address))
 
-    def stop_writing(self, broker: str) -> int:
+    def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`."""
-        return self._run(self._inner.stop_writing(broker))
+        return self._run(self._inner.stop_writing(broker, servers=servers))
 
-    def resume_writing(self, broker: str) -> int:
-        """Restore the write permission of a broker; returns the number of affected topics."""
-        return self._run(self._inner.resume_writing(broker))
+    def resume_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
+        """Restore the write permission of a broker; arguments and result as in `stop_writing`."""
+        return self._run(self._inner.resume_writing(broker, servers=servers))
 
     def kv_list(self, space: str) -> dict[str, str]:
         """Return all values of a namespace of the key-value table."""

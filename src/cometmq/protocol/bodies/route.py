@@ -4,12 +4,14 @@ Source: TopicRouteData, ClusterInfo, BrokerMemberGroup and TopicQueueMappingInfo
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from msgspec import field
 
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.base import Body, Part
+
+MASTER_ID = 0
 
 
 class QueueData(Part, kw_only=True):
@@ -83,6 +85,11 @@ class TopicRouteData(Body, kw_only=True):
     filter_server_table: dict[str, list[str] | None] = field(default_factory=dict)
     topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
 
+    def masters(self) -> list[str]:
+        """Return the addresses of the topic's masters."""
+        found = [each.broker_addrs.get(MASTER_ID) for each in self.broker_datas]
+        return [address for address in found if address is not None]
+
     def encode_strict(self) -> bytes:
         """Write the route for clients that read nothing but strict JSON."""
         return fastjson.dumps_ascii(self)
@@ -92,6 +99,20 @@ class TopicRouteData(Body, kw_only=True):
         return fastjson.ascii_parts(self)
 
 
+class RegisteredBroker(NamedTuple):
+    """A broker that name servers know."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is the master of the brokers with its name."""
+        return self.id == MASTER_ID
+
+
 class ClusterInfo(Body, kw_only=True):
     """GET_BROKER_CLUSTER_INFO (106)."""
 
@@ -99,6 +120,16 @@ class ClusterInfo(Body, kw_only=True):
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+    def registered(self, cluster: str | None = None) -> list[RegisteredBroker]:
+        """Return the brokers of a cluster, or of all, in order of cluster, name and id."""
+        return [
+            RegisteredBroker(each, name, number, address)
+            for each in (sorted(self.cluster_addr_table) if cluster is None else [cluster])
+            for name in sorted(self.cluster_addr_table.get(each, ()))
+            if name in self.broker_addr_table
+            for number, address in sorted(self.broker_addr_table[name].broker_addrs.items())
+        ]
 
 
 class BrokerMemberGroup(Part, kw_only=True):

@@ -5,6 +5,9 @@ from cometmq.protocol.octets cimport copy_of, two_u32
 
 
 cdef Py_ssize_t _BATCH_BYTES_MAX
+cdef Py_ssize_t _BURST_BYTES_MAX
+cdef Py_ssize_t _BURSTS_BYTES_MAX
+cdef Py_ssize_t _JOIN_BYTES_MAX
 cdef double _SAME_ITERATION_S
 
 
@@ -25,11 +28,17 @@ cdef class WriteBatch:
     cdef Py_ssize_t _waiting_bytes
     cdef bint _scheduled
     cdef list _deferred
+    cdef readonly Py_ssize_t room_bytes
+    cdef readonly object bursting
 
     cdef bint is_alone(self, Wire wire)
     cdef at_end(self, object finish)
     cdef add(self, Wire wire, Py_ssize_t more_bytes)
     cpdef end(self)
+    cdef Py_ssize_t burst_bytes(self) noexcept
+    cdef spend(self, Py_ssize_t large_bytes)
+    @cython.locals(wire=Wire)
+    cpdef _write_bursts(self)
     @cython.locals(waiting=list, wire=Wire)
     cdef _flush_all(self)
 
@@ -54,7 +63,7 @@ cdef class Wire:
     cdef Py_ssize_t _out_bytes
     cdef readonly object _unsent
     cdef Py_ssize_t _unsent_bytes
-    cdef bint _burst_scheduled
+    cdef bint _burst_waits
     cdef readonly bint _writing_paused
     cdef readonly bint _reading
     cdef bint _in_batch
@@ -115,8 +124,9 @@ cdef class Wire:
     cdef _join_batch(self)
     @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
-    @cython.locals(burst=list, room=cython.Py_ssize_t)
+    @cython.locals(burst=list, room=cython.Py_ssize_t, burst_bytes=cython.Py_ssize_t)
     cpdef _write_burst(self)
+    cdef _await_room(self)
     cpdef end_back_pressure(self)
     cpdef pause_writing(self)
     cpdef resume_writing(self)

@@ -7,8 +7,8 @@ which is written at the end of the iteration: the first response wakes a client 
 more than the response itself; the next ones find it awake. A connection that was read twice in a
 row is written at once, and so are responses beyond the limits of a batch or of a write buffer.
 
-More than 256 KiB are written in bursts, one in each iteration of the event loop, so that other
-connections are served in between.
+More than 256 KiB are written in bursts, one in each iteration of the event loop. All connections
+together write 768 KiB of large responses in an iteration, so that others are served in between.
 
 A wire whose peer does not read its responses is not read either until the peer reads; if more
 responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
@@ -50,8 +50,14 @@ LARGE_BYTES_MIN = 1024 * 1024
 """The body of a frame of this size is received in its final place."""
 BURST_BYTES_MAX = 256 * 1024
 """Limit of what one connection writes in an iteration of the event loop: the kernel copies it."""
+_BURST_BYTES_MAX = BURST_BYTES_MAX
+BURSTS_BYTES_MAX = 768 * 1024
+"""Limit of what all connections write of large responses in an iteration of the event loop."""
+_BURSTS_BYTES_MAX = BURSTS_BYTES_MAX
 JOIN_BYTES_MAX = 64 * 1024
-"""Responses up to this size are copied into one piece, larger ones are written as slices."""
+"""Responses up to this size are copied into one piece, larger ones are written as slices, and
+count for the limit of an iteration."""
+_JOIN_BYTES_MAX = JOIN_BYTES_MAX
 BATCH_BYTES_MAX = 64 * 1024
 """Limit of the responses in a write batch; those of a connection are counted when it joins."""
 _BATCH_BYTES_MAX = BATCH_BYTES_MAX
@@ -101,6 +107,10 @@ class WriteBatch:
         self._waiting_bytes = 0
         self._scheduled = False
         self._deferred: list[Callable[[], None]] = []
+        self.room_bytes = BURSTS_BYTES_MAX
+        """How much of large responses this iteration may still write."""
+        self.bursting: deque[Wire] = deque()
+        """Wires whose bursts wait for an iteration with room."""
 
     def is_alone(self, wire: Wire) -> bool:
         """Whether no other wire has been read since this one was, or waits to be written."""
@@ -134,6 +144,29 @@ class WriteBatch:
                     log.exception("cannot finish a write batch")
         self._scheduled = False
         self._flush_all()
+
+    def burst_bytes(self) -> int:
+        """Return how much of large responses one wire may write now."""
+        return min(self.room_bytes, _BURST_BYTES_MAX)
+
+    def spend(self, large_bytes: int) -> None:
+        """Count what was written of large responses; the next iteration has room again."""
+        if self.room_bytes == _BURSTS_BYTES_MAX:
+            self.loop.call_soon(self._write_bursts)
+        self.room_bytes -= large_bytes
+
+    def _write_bursts(self) -> None:
+        """Write bursts while there is room; a wire that has more waits behind the others."""
+        self.room_bytes = _BURSTS_BYTES_MAX
+        for _ in range(len(self.bursting)):
+            if self.room_bytes < _JOIN_BYTES_MAX:
+                return
+            wire = self.bursting.popleft()
+            try:
+                wire._write_burst()
+            except Exception:  # the others must not wait for this one
+                log.exception("cannot write peer=%s", wire.peer_text)
+                wire.abort()
 
     def _flush_all(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -198,7 +231,7 @@ class Wire:
         self._unsent: deque[Slice] = deque()
         """Responses that are written in bursts, in the next iterations of the event loop."""
         self._unsent_bytes = 0
-        self._burst_scheduled = False
+        self._burst_waits = False
         self._writing_paused = False
         """Whether the transport's write buffer is full."""
         self._reading = False
@@ -544,7 +577,7 @@ class Wire:
             self._batch.add(self, self._out_bytes)
 
     def flush(self) -> None:
-        """Write the responses that wait; of more than a burst, the first burst."""
+        """Write the responses that wait; if this iteration has no room for all, the first burst."""
         self._in_batch = False
         out = self._out
         if not out or self._transport is None:
@@ -557,29 +590,35 @@ class Wire:
                 return
         else:
             self.last_active_s = self._loop.time()
-        if size > BURST_BYTES_MAX or self._unsent:
+        if self._unsent or (size > _JOIN_BYTES_MAX and size > self._batch.burst_bytes()):
             self._unsent.extend(out)
             self._unsent_bytes += size
             self._back_pressure = True
             self._stop_reading()
-            if not (self._burst_scheduled or self._writing_paused):
+            if not (self._burst_waits or self._writing_paused):
                 self._write_burst()
-        elif len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
-            self._transport.write(b"".join(out))
         else:
-            self._transport.writelines(out)
+            if size > _JOIN_BYTES_MAX:
+                self._batch.spend(size)
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size <= _JOIN_BYTES_MAX or len(out) > 4 * size // _JOIN_BYTES_MAX + 64:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
         if self._writing_paused:
             self._hold(self._held_bytes)
 
     def _write_burst(self) -> None:
-        """Write up to one burst of what is unsent, and schedule the next one."""
-        self._burst_scheduled = False
+        """Write a burst of what is unsent, and wait with the rest for the next iterations."""
+        self._burst_waits = False
         if self._transport is None or self._writing_paused:
             return
+        if self._batch.room_bytes < _JOIN_BYTES_MAX:
+            self._await_room()
+            return
         burst: list[Slice] = []
-        room = BURST_BYTES_MAX
+        room = burst_bytes = self._batch.burst_bytes()
         while self._unsent and room > 0:
             part = self._unsent.popleft()
             if len(part) > room:
@@ -588,17 +627,21 @@ class Wire:
                 self._unsent.appendleft(view[room:])
             burst.append(part)
             room -= len(part)
-        self._unsent_bytes -= BURST_BYTES_MAX - room
+        self._unsent_bytes -= burst_bytes - room
+        self._batch.spend(burst_bytes - room)
         self.last_active_s = self._loop.time()
         self._transport.write(burst[0] if len(burst) == 1 else b"".join(burst))
         if self._unsent:
             if not self._writing_paused:
-                self._burst_scheduled = True
-                self._loop.call_soon(self._write_burst)
+                self._await_room()
         elif self._closing:
             self._transport.close()
         elif not self._writing_paused:
             self.end_back_pressure()
+
+    def _await_room(self) -> None:
+        self._burst_waits = True
+        self._batch.bursting.append(self)
 
     def end_back_pressure(self) -> None:
         """Read on: the transport has taken all responses."""
@@ -618,7 +661,7 @@ class Wire:
         self.last_active_s = self._loop.time()
         if not self._unsent:
             self.end_back_pressure()
-        elif not self._burst_scheduled:
+        elif not self._burst_waits:
             self._write_burst()
 
     def _is_stuck(self, more_bytes: int) -> bool:

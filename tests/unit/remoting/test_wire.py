@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
 
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import Request, Response
-from cometmq.remoting.wire import BATCH_BYTES_MAX, FastPath, Wire, write_batch_of
+from cometmq.remoting.wire import (
+    BATCH_BYTES_MAX,
+    BURST_BYTES_MAX,
+    BURSTS_BYTES_MAX,
+    JOIN_BYTES_MAX,
+    FastPath,
+    Wire,
+    write_batch_of,
+)
 from support.wire.fake_transport import Wired
 
 ECHO, HOLD = 9001, 9003
@@ -150,3 +159,68 @@ def test_each_loop_has_its_write_batch() -> None:
     after, found = asyncio.run(answered())
     assert before is not after
     assert found == [2]
+
+
+# --- large responses ----------------------------------------------------------------------------
+
+
+def written(several: list[Wired]) -> int:
+    return sum(len(data) for wired in several for data in wired.transport.writes)
+
+
+@pytest.mark.parametrize("size", [JOIN_BYTES_MAX, BURST_BYTES_MAX // 2, BURST_BYTES_MAX])
+async def test_all_connections_together_write_a_few_bursts_in_an_iteration(
+    size: int,
+) -> None:
+    many = wires(20)
+    for opaque, wired in enumerate(many):
+        wired.transport.arrive(asked(opaque, bytes(size)))
+    counts = [written(many)]
+    while any(not wired.answers for wired in many):
+        await asyncio.sleep(0)
+        counts.append(written(many))
+
+    in_iterations = [after - before for before, after in itertools.pairwise(counts)]
+    assert max(in_iterations) <= BURSTS_BYTES_MAX
+    assert counts[0] <= BURSTS_BYTES_MAX
+    assert [len(wired.answers[0].body) for wired in many] == [size] * len(many)
+    assert all(wired.transport.reading for wired in many)
+
+
+async def test_small_responses_do_not_wait_for_bursts() -> None:
+    *many, small = wires(9)
+    for opaque, wired in enumerate(many):
+        wired.transport.arrive(asked(opaque, bytes(2 * BURST_BYTES_MAX)))
+    small.transport.arrive(asked(1))
+    await asyncio.sleep(0)
+    assert opaques(small) == [1]
+    assert sum(len(wired.answers) for wired in many) < len(many)
+
+
+async def test_connections_with_bursts_take_turns() -> None:
+    first, *_, last = many = wires(9)
+    for wired in many:
+        wired.transport.arrive(asked(1, bytes(3 * BURST_BYTES_MAX)))
+    while not first.answers:
+        await asyncio.sleep(0)
+    assert len(last.transport.writes) >= 2
+
+
+async def test_a_connection_that_cannot_be_written_or_is_lost_does_not_keep_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *many, lost, broken, last = wires(9)
+    for wired in (*many, lost, broken, last):
+        wired.transport.arrive(asked(1, bytes(BURST_BYTES_MAX)))
+
+    def fail(data: bytes) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(broken.transport, "write", fail)
+    lost.connection.abort()
+    while not last.answers:
+        await asyncio.sleep(0)
+    assert all(wired.answers for wired in many)
+    assert lost.answers == broken.answers == []
+    assert "cannot write" in caplog.text
+    assert broken.transport.aborted

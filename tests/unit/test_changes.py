@@ -106,12 +106,12 @@ CHANGES: dict[str, list[Edit]] = {
         before(
             "broker/groups/feature.py",
             "RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
-            "RequestCode.POP_ROLLBACK: exclusive(groups.handler(lambda h: h.roll_back)),\n",
+            "RequestCode.POP_ROLLBACK: groups.exclusive(lambda h: h.roll_back),\n",
         ),
         before(
             "broker/groups/rights.py",
             "    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
-            "    RequestCode.POP_ROLLBACK: Rights(ADMINISTRATION, on_cluster(Action.UPDATE)),\n",
+            "    RequestCode.POP_ROLLBACK: Rights(ADMINISTRATION, SIGNED),\n",
         ),
     ],
     OF_NAME_SERVER: [

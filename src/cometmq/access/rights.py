@@ -97,6 +97,19 @@ def on_cluster(action: Action) -> Right:
     return Right(lambda request, lookups: lookups.of_cluster(action))
 
 
+READ: Final = Rights(plain=SIGNED, users=on_cluster(Action.GET))
+"""Requests that read what every account may know."""
+LOOK: Final = Rights(plain=ADMINISTRATION, users=on_cluster(Action.GET))
+"""Requests that read what only an administrator may know."""
+CHANGE: Final = Rights(plain=ADMINISTRATION, users=on_cluster(Action.UPDATE))
+"""Requests that change the broker."""
+
+
+def same(right: Right) -> Rights:
+    """Return the rights of requests that need the same right under both kinds."""
+    return Rights(plain=right, users=right)
+
+
 def on_named(action: Action, *, topic: str = "", group: str = "") -> Right:
     """Return the right to do something with what a header names, if it names anything.
 

@@ -36,6 +36,7 @@ from cometmq.remoting.jobs import JobRunner
 if TYPE_CHECKING:
     from cometmq.access.rights import Rights
     from cometmq.broker.cold_reads import ColdReads
+    from cometmq.broker.core import Core
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,14 @@ JOBS_S = 0.5
 
 
 class BrokerFeature:
-    """One feature of a broker. Its attributes are what it offers to the features built after it."""
+    """One feature of a broker. Its attributes are what it offers to the features built after it.
+
+    Args:
+        core: of the broker.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     async def start(self) -> None:
         """Do what has to be done before the broker listens."""

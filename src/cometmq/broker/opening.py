@@ -192,13 +192,14 @@ def _read_offsets(role: Role, store: MessageStore, file: JsonFile, clock: Clock)
 def _cold_reads(configuration: Configuration, settings: Callable[[], BrokerSettings]) -> ColdReads:
     stored = configuration.reader_of(StoreSettings)
 
-    def make_flow() -> ColdFlowControl:
+    @Deferred
+    def flow() -> ColdFlowControl:
         from cometmq.broker.cold_flow_control import ColdFlowControl, limits_of
 
         return ColdFlowControl(lambda: limits_of(settings()))
 
     return ColdReads(
-        Deferred(make_flow),
+        flow,
         lambda: settings().cold_data_flow_control_enable,
         reads_ahead=lambda: stored().read_ahead,
     )

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cometmq.remoting.jobs import Job
-from cometmq.remoting.requests import Request, RequestHandler, Response
+from cometmq.remoting.requests import Request, RequestHandler, Response, exclusive
 from cometmq.remoting.wire import FastPath
 
 T = TypeVar("T")
@@ -27,6 +27,8 @@ class Deferred(Generic[T]):
     What a server without load does not need, such as the handlers of operators' requests, is made
     like this to keep its memory small: ``make`` imports the class. What every client uses, and what
     has to run or to take a time before the first request, is not.
+
+    It also decorates a function that makes an object.
 
     Args:
         make: makes the object; called once.
@@ -57,6 +59,10 @@ class Deferred(Generic[T]):
             return of(self.get())(request)
 
         return handle
+
+    def exclusive(self, of: Callable[[T], RequestHandler]) -> RequestHandler:
+        """Return such a handler that lets the frames behind a request wait until it is handled."""
+        return exclusive(self.handler(of))
 
 
 class Feature(msgspec.Struct, frozen=True):

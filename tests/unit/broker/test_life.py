@@ -101,7 +101,7 @@ async def test_a_step_of_the_stop_that_fails_skips_none_behind_it(step: str) -> 
 
 
 async def test_a_stop_that_is_cancelled_ends_at_once() -> None:
-    class Slow(BrokerFeature):
+    class Slow(Fragile):
         async def end(self) -> None:
             began.set()
             await asyncio.Event().wait()

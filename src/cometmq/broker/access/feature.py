@@ -11,7 +11,7 @@ from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import TlsSettings, exclusive
+from cometmq.remoting import TlsSettings
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
@@ -40,7 +40,7 @@ class AccessFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         sources = _open(core)
         self.control: AccessControl | None = None if sources is None else sources.control
         """Checks every request; None if the settings want no check."""
@@ -65,40 +65,39 @@ class AccessFeature(BrokerFeature):
         """Build the handlers that show and change accounts, and the reading of changed files."""
         core, control = self._core, self.control
 
-        def make_accounts() -> AccountHandler:
+        @Deferred
+        def accounts() -> AccountHandler:
             from cometmq.broker.access.account_handler import AccountHandler
 
             return AccountHandler(self.accounts, settings=core.settings, address=endpoint.address)
 
-        def make_users() -> UserHandler:
+        @Deferred
+        def users() -> UserHandler:
             from cometmq.broker.access.user_handler import UserHandler
 
             if control is None:  # nothing is checked
                 return UserHandler(self.users, lambda request: True)
             return UserHandler(self.users, control.is_administrator)
 
-        accounts, users = Deferred(make_accounts), Deferred(make_users)
         return Feature(
             {
-                RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: exclusive(
-                    accounts.handler(lambda h: h.put_account)
+                RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: accounts.exclusive(
+                    lambda h: h.put_account
                 ),
-                RequestCode.DELETE_ACL_CONFIG: exclusive(
-                    accounts.handler(lambda h: h.delete_account)
-                ),
+                RequestCode.DELETE_ACL_CONFIG: accounts.exclusive(lambda h: h.delete_account),
                 RequestCode.GET_BROKER_CLUSTER_ACL_INFO: accounts.handler(lambda h: h.versions),
-                RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: exclusive(
-                    accounts.handler(lambda h: h.put_addresses)
+                RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: accounts.exclusive(
+                    lambda h: h.put_addresses
                 ),
                 RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: accounts.handler(lambda h: h.show),
-                RequestCode.AUTH_CREATE_USER: exclusive(users.handler(lambda h: h.create_user)),
-                RequestCode.AUTH_UPDATE_USER: exclusive(users.handler(lambda h: h.update_user)),
-                RequestCode.AUTH_DELETE_USER: exclusive(users.handler(lambda h: h.delete_user)),
+                RequestCode.AUTH_CREATE_USER: users.exclusive(lambda h: h.create_user),
+                RequestCode.AUTH_UPDATE_USER: users.exclusive(lambda h: h.update_user),
+                RequestCode.AUTH_DELETE_USER: users.exclusive(lambda h: h.delete_user),
                 RequestCode.AUTH_GET_USER: users.handler(lambda h: h.get_user),
                 RequestCode.AUTH_LIST_USER: users.handler(lambda h: h.list_users),
-                RequestCode.AUTH_CREATE_ACL: exclusive(users.handler(lambda h: h.put_acl)),
-                RequestCode.AUTH_UPDATE_ACL: exclusive(users.handler(lambda h: h.put_acl)),
-                RequestCode.AUTH_DELETE_ACL: exclusive(users.handler(lambda h: h.delete_acl)),
+                RequestCode.AUTH_CREATE_ACL: users.exclusive(lambda h: h.put_acl),
+                RequestCode.AUTH_UPDATE_ACL: users.exclusive(lambda h: h.put_acl),
+                RequestCode.AUTH_DELETE_ACL: users.exclusive(lambda h: h.delete_acl),
                 RequestCode.AUTH_GET_ACL: users.handler(lambda h: h.get_acl),
                 RequestCode.AUTH_LIST_ACL: users.handler(lambda h: h.list_acls),
             },

@@ -11,14 +11,15 @@ from typing import Final
 from cometmq.access.needs import Action, Need, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import (
     ADMINISTRATION,
+    CHANGE,
     SIGNED,
     SUB_OR_GET,
     Lookups,
     Right,
     Rights,
     field,
-    on_cluster,
     on_named,
+    same,
 )
 from cometmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from cometmq.protocol.codes import RequestCode
@@ -45,13 +46,12 @@ def _members(request: Request, lookups: Lookups) -> Needs:
     return lookups.of_cluster(Action.GET, field(request, "clusterName"))
 
 
-_CHANGE: Final = Rights(plain=ADMINISTRATION, users=on_cluster(Action.UPDATE))
 _POP: Final = Rights(
     plain=Right(_pop), users=on_named(Action.SUB, topic="topic", group="consumerGroup")
 )
 
 RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.RECALL_MESSAGE: Rights(plain=Right(_recall), users=Right(_recall)),
+    RequestCode.RECALL_MESSAGE: same(Right(_recall)),
     RequestCode.POP_MESSAGE: _POP,
     RequestCode.PEEK_MESSAGE: _POP,
     RequestCode.ACK_MESSAGE: _POP,
@@ -64,10 +64,10 @@ RIGHTS: Final[Mapping[int, Rights]] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: Rights(
         plain=ADMINISTRATION, users=on_named(Action.CREATE, topic="topic")
     ),
-    RequestCode.TRIGGER_DELETE_FILES: _CHANGE,
-    RequestCode.SET_MESSAGE_REQUEST_MODE: _CHANGE,
-    RequestCode.ADD_BROKER: _CHANGE,
-    RequestCode.REMOVE_BROKER: _CHANGE,
+    RequestCode.TRIGGER_DELETE_FILES: CHANGE,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: CHANGE,
+    RequestCode.ADD_BROKER: CHANGE,
+    RequestCode.REMOVE_BROKER: CHANGE,
     # Name servers serve these.
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rights(
         plain=SIGNED, users=on_named(Action.PUB | SUB_OR_GET, topic="topic")

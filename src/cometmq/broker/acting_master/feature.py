@@ -33,7 +33,7 @@ class OffsetTakeoverFeature(BrokerFeature):
     def __init__(
         self, core: Core, delay: DelayFeature, name_servers: Callable[[], Sequence[str]]
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._delay = delay
         self._name_servers = name_servers
 
@@ -85,7 +85,7 @@ class ActingMasterFeature(BrokerFeature):
         delay: DelayFeature,
         transactions: TransactionsFeature,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._registration = registration
         self.acting: ActingMaster | None = None
         """None without ``enableSlaveActingMaster``."""

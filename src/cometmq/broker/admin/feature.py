@@ -10,7 +10,7 @@ from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import TlsClientSettings, TlsSettings, exclusive
+from cometmq.remoting import TlsClientSettings, TlsSettings
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.ports import ha_port
 
@@ -36,7 +36,7 @@ class AdminFeature(BrokerFeature):
         config_file: Path | None,
         on_change: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._replication = replication
         self._config_file = config_file
         self._on_change = on_change
@@ -59,7 +59,8 @@ class AdminFeature(BrokerFeature):
                 "useTLS": str(uses_tls).lower(),
             }
 
-        def make() -> ConfigHandler:
+        @Deferred
+        def config() -> ConfigHandler:
             from cometmq.broker.admin.handler import ConfigHandler
 
             return ConfigHandler(
@@ -73,10 +74,9 @@ class AdminFeature(BrokerFeature):
                 on_change=self._on_change,
             )
 
-        config = Deferred(make)
         return Feature(
             {
                 RequestCode.GET_BROKER_CONFIG: config.handler(lambda h: h.show),
-                RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.handler(lambda h: h.update)),
+                RequestCode.UPDATE_BROKER_CONFIG: config.exclusive(lambda h: h.update),
             }
         )

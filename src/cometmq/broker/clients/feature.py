@@ -30,7 +30,7 @@ class ClientsFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         self.locks = QueueLocks(core.clock)
 
     def serve(self, endpoint: Endpoint) -> Feature:
@@ -45,12 +45,14 @@ class ClientsFeature(BrokerFeature):
         )
         locks = LockHandler(self.locks, groups=core.groups)
 
-        def make_connections() -> ConnectionsHandler:
+        @Deferred
+        def connections() -> ConnectionsHandler:
             from cometmq.broker.clients.connections import ConnectionsHandler
 
             return ConnectionsHandler(core.consumers, core.producers)
 
-        def make_relay() -> RelayHandler:
+        @Deferred
+        def relay() -> RelayHandler:
             from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
 
             return RelayHandler(
@@ -63,7 +65,6 @@ class ClientsFeature(BrokerFeature):
                 broker_name=core.settings().broker_name,
             )
 
-        connections, relay = Deferred(make_connections), Deferred(make_relay)
         return Feature(
             {
                 RequestCode.HEART_BEAT: heartbeats.heartbeat,
@@ -72,14 +73,14 @@ class ClientsFeature(BrokerFeature):
                 RequestCode.CHECK_CLIENT_CONFIG: exclusive(heartbeats.check_client),
                 RequestCode.LOCK_BATCH_MQ: exclusive(locks.lock),
                 RequestCode.UNLOCK_BATCH_MQ: exclusive(locks.unlock),
-                RequestCode.GET_CONSUMER_CONNECTION_LIST: exclusive(
-                    connections.handler(lambda h: h.of_consumers)
+                RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.exclusive(
+                    lambda h: h.of_consumers
                 ),
-                RequestCode.GET_PRODUCER_CONNECTION_LIST: exclusive(
-                    connections.handler(lambda h: h.of_producers)
+                RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.exclusive(
+                    lambda h: h.of_producers
                 ),
-                RequestCode.GET_ALL_PRODUCER_INFO: exclusive(
-                    connections.handler(lambda h: h.of_all_producers)
+                RequestCode.GET_ALL_PRODUCER_INFO: connections.exclusive(
+                    lambda h: h.of_all_producers
                 ),
                 RequestCode.GET_CONSUMER_RUNNING_INFO: relay.handler(lambda h: h.running_info),
                 RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.handler(lambda h: h.consume_directly),

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from cometmq.access.needs import (
-    NOTHING,
-    Action,
-    Need,
-    Needs,
-    group_need,
-    needs_of,
-    topic_need,
-)
+from cometmq.access.needs import NOTHING, Action, Need, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import (
+    READ,
     SIGNED,
     SUB_OR_GET,
     Lookups,
     Right,
     Rights,
     of_message_id,
-    on_cluster,
     on_named,
+    same,
     to_consume_as,
     topic_if_any,
     with_record,
@@ -92,9 +84,9 @@ _UNREGISTER: Final = Right(_unregister)
 _CONSUME_DIRECTLY: Final = Right(_consume_directly)
 _CONSUMERS: Final = to_consume_as("consumerGroup")
 
-RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.HEART_BEAT: Rights(plain=_HEARTBEAT, users=_HEARTBEAT),
-    RequestCode.UNREGISTER_CLIENT: Rights(plain=_UNREGISTER, users=_UNREGISTER),
+RIGHTS: Final = {
+    RequestCode.HEART_BEAT: same(_HEARTBEAT),
+    RequestCode.UNREGISTER_CLIENT: same(_UNREGISTER),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Rights(
         plain=_CONSUMERS, users=on_named(SUB_OR_GET, group="consumerGroup")
     ),
@@ -108,8 +100,8 @@ RIGHTS: Final[Mapping[int, Rights]] = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Rights(
         plain=_CONSUMERS, users=on_named(Action.GET, group="consumerGroup")
     ),
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: Rights(plain=SIGNED, users=on_cluster(Action.GET)),
-    RequestCode.GET_ALL_PRODUCER_INFO: Rights(plain=SIGNED, users=on_cluster(Action.GET)),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: READ,
+    RequestCode.GET_ALL_PRODUCER_INFO: READ,
     # The broker sends such requests to consumers, whose responses may show their threads.
     RequestCode.GET_CONSUMER_RUNNING_INFO: Rights(
         plain=_CONSUMERS, users=on_named(Action.GET, group="consumerGroup")
@@ -117,5 +109,5 @@ RIGHTS: Final[Mapping[int, Rights]] = {
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rights(
         plain=to_consume_as("group"), users=on_named(Action.GET, topic="topic", group="group")
     ),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: Rights(plain=_CONSUME_DIRECTLY, users=_CONSUME_DIRECTLY),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: same(_CONSUME_DIRECTLY),
 }

@@ -36,7 +36,7 @@ class DelayFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core, durability: DurabilityFeature) -> None:
-        self._core = core
+        super().__init__(core)
         self.levels = DelayLevels.parse(core.configuration[StoreSettings].delay_levels)
         self._file = core.table_file("delayOffset")
         self.delivery = ScheduledDelivery(

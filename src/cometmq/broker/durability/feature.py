@@ -27,6 +27,7 @@ class DurabilityFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core) -> None:
+        super().__init__(core)
         stored = core.configuration[StoreSettings]
         self.commit = GroupCommit(core.store, timeout_s=stored.sync_flush_timeout_ms / 1000)
         self.synced_by = self.commit if stored.sync_flush else None

@@ -99,7 +99,7 @@ class FailoverFeature(BrokerFeature):
         elected: Elected | None,
         register: Callable[[Endpoint], Awaitable[None]],
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self.elected = None if elected is None else elected.role
         self._register = register
         self._tasks = Supervisor("failover")

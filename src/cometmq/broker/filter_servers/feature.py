@@ -26,7 +26,7 @@ class FilterServersFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         self.servers = FilterServers(core.clock)
 
     def serve(self, endpoint: Endpoint) -> Feature:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 
 from cometmq.broker.address import Endpoint
-from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import every
@@ -18,14 +17,7 @@ PERSIST_S = 10.0
 
 
 class FiltersFeature(BrokerFeature):
-    """Writes the filter data; pulls, heartbeats and queries are served by their own features.
-
-    Args:
-        core: of the broker.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    """Writes the filter data; pulls, heartbeats and queries are served by their own features."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the job that writes the file."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
-from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
@@ -16,20 +14,14 @@ if TYPE_CHECKING:
 
 
 class GroupsFeature(BrokerFeature):
-    """Keeps the settings of consumer groups.
-
-    Args:
-        core: of the broker.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    """Keeps the settings of consumer groups."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that create, change, show and delete groups."""
         core = self._core
 
-        def make() -> GroupHandler:
+        @Deferred
+        def groups() -> GroupHandler:
             from cometmq.broker.groups.handler import GroupHandler
 
             return GroupHandler(
@@ -40,23 +32,18 @@ class GroupsFeature(BrokerFeature):
                 created=core.measures.timings.groups,
             )
 
-        groups = Deferred(make)
         return Feature(
             {
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: exclusive(
-                    groups.handler(lambda h: h.put)
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.exclusive(lambda h: h.put),
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.exclusive(
+                    lambda h: h.put_list
                 ),
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: exclusive(
-                    groups.handler(lambda h: h.put_list)
-                ),
-                RequestCode.DELETE_SUBSCRIPTIONGROUP: exclusive(groups.handler(lambda h: h.delete)),
+                RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.exclusive(lambda h: h.delete),
                 RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.handler(lambda h: h.show),
-                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: exclusive(
-                    groups.handler(lambda h: h.show_all)
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.exclusive(
+                    lambda h: h.show_all
                 ),
-                RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: exclusive(
-                    groups.handler(lambda h: h.forbid)
-                ),
+                RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.exclusive(lambda h: h.forbid),
             }
         )
 

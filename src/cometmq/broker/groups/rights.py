@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, Action, Needs, group_need, needs_of
-from cometmq.access.rights import (
-    ADMINISTRATION,
-    SIGNED,
-    Lookups,
-    Right,
-    Rights,
-    on_cluster,
-    on_named,
-)
+from cometmq.access.rights import ADMINISTRATION, READ, SIGNED, Lookups, Right, Rights, on_named
 from cometmq.protocol.bodies.group import SubscriptionGroupList, decode_group
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.group import UpdateAndGetGroupForbiddenRequest
@@ -39,7 +30,7 @@ def _forbidden(request: Request, _: Lookups) -> Needs:
     return NOTHING if header.readable is None else ADMINISTRATOR
 
 
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rights(
         plain=ADMINISTRATION, users=Right(_new_group, in_body=True)
     ),
@@ -53,9 +44,7 @@ RIGHTS: Final[Mapping[int, Rights]] = {
         plain=SIGNED, users=on_named(Action.GET, group="group")
     ),
     # What slaves and controllers read.
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rights(
-        plain=SIGNED, users=on_cluster(Action.GET)
-    ),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: READ,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: Rights(
         plain=Right(_forbidden), users=on_named(Action.UPDATE, topic="topic", group="group")
     ),

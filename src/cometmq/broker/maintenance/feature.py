@@ -52,28 +52,21 @@ class IndexSlots:
 
 
 class MaintenanceFeature(BrokerFeature):
-    """Flushes and cleans the store.
-
-    Args:
-        core: of the broker.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    """Flushes and cleans the store."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of requests about the store as a whole."""
         core = self._core
         storage = StorageHandler(core.store)
 
-        def make_cold() -> ColdReadsHandler:
+        @Deferred
+        def cold() -> ColdReadsHandler:
             from cometmq.broker.maintenance.cold_handler import ColdReadsHandler
 
             flow = core.cold_reads.flow
             assert flow is not None  # of a broker
             return ColdReadsHandler(flow.get(), core.configuration, core.settings, core.clock)
 
-        cold = Deferred(make_cold)
         return Feature(
             {
                 RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),

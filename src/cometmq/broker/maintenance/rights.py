@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import Action, Needs, needs_of
-from cometmq.access.rights import (
-    ADMINISTRATION,
-    SIGNED,
-    Lookups,
-    Right,
-    Rights,
-    field,
-    on_cluster,
-    topic_if_any,
-)
+from cometmq.access.rights import CHANGE, LOOK, SIGNED, Lookups, Right, Rights, field, topic_if_any
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
 
@@ -27,16 +17,13 @@ def _compare_queues(request: Request, lookups: Lookups) -> Needs:
     return needs_of(topic_if_any(topic, Action.GET))
 
 
-_LOOK: Final = Rights(plain=ADMINISTRATION, users=on_cluster(Action.GET))
-_CHANGE: Final = Rights(plain=ADMINISTRATION, users=on_cluster(Action.UPDATE))
-
-RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CHANGE,
-    RequestCode.DELETE_EXPIRED_COMMITLOG: _CHANGE,
+RIGHTS: Final = {
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: CHANGE,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: CHANGE,
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: Rights(plain=SIGNED, users=Right(_compare_queues)),
-    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _LOOK,
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE,
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE,
-    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _LOOK,
-    RequestCode.SET_COMMITLOG_READ_MODE: _CHANGE,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: LOOK,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: CHANGE,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: CHANGE,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: LOOK,
+    RequestCode.SET_COMMITLOG_READ_MODE: CHANGE,
 }

@@ -23,14 +23,7 @@ FIRST_PERSIST_S = 10.0
 
 
 class OffsetsFeature(BrokerFeature):
-    """Keeps the committed offsets.
-
-    Args:
-        core: of the broker.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    """Keeps the committed offsets."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""
@@ -44,7 +37,8 @@ class OffsetsFeature(BrokerFeature):
         )
         bounds = QueueBoundsHandler(core.store, core.cold_reads)
 
-        def make_reset() -> ResetHandler:
+        @Deferred
+        def reset() -> ResetHandler:
             from cometmq.broker.offsets.reset import ResetHandler
 
             return ResetHandler(
@@ -57,7 +51,6 @@ class OffsetsFeature(BrokerFeature):
                 role=core.role,
             )
 
-        reset = Deferred(make_reset)
         return Feature(
             {
                 RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
@@ -69,9 +62,7 @@ class OffsetsFeature(BrokerFeature):
                 RequestCode.GET_MAX_OFFSET: bounds.max_offset,
                 RequestCode.GET_MIN_OFFSET: bounds.min_offset,
                 RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
-                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(
-                    reset.handler(lambda h: h.reset)
-                ),
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.exclusive(lambda h: h.reset),
             },
             _jobs(core),
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import Action, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import (
     ADMINISTRATION,
+    LOOK,
     SIGNED,
     SUB_OR_GET,
     Lookups,
@@ -15,7 +15,6 @@ from cometmq.access.rights import (
     Rights,
     field,
     named,
-    on_cluster,
     on_named,
     to_consume_as,
 )
@@ -50,7 +49,7 @@ def _correction(request: Request, _: Lookups) -> Needs:
 
 _BOUNDS: Final = Rights(plain=SIGNED, users=on_named(Action.GET, topic="topic"))
 
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.QUERY_CONSUMER_OFFSET: Rights(
         plain=to_consume_as("consumerGroup"),
         users=on_named(SUB_OR_GET, topic="topic", group="consumerGroup"),
@@ -59,7 +58,7 @@ RIGHTS: Final[Mapping[int, Rights]] = {
         plain=Right(_commit),
         users=on_named(Action.SUB | Action.UPDATE, topic="topic", group="consumerGroup"),
     ),
-    RequestCode.GET_ALL_CONSUMER_OFFSET: Rights(plain=ADMINISTRATION, users=on_cluster(Action.GET)),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: LOOK,
     RequestCode.CLONE_GROUP_OFFSET: Rights(plain=ADMINISTRATION, users=Right(_clone)),
     RequestCode.QUERY_CORRECTION_OFFSET: Rights(plain=ADMINISTRATION, users=Right(_correction)),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _BOUNDS,

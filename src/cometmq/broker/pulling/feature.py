@@ -40,7 +40,7 @@ class PullingFeature(BrokerFeature):
         delay: DelayFeature,
         access: AccessControl | None,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._access = access
         self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
         request_sync = durability.commit.request_sync

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import Action, Needs, group_need, needs_of, topic_need
-from cometmq.access.rights import Lookups, Right, Rights
+from cometmq.access.rights import Lookups, Right, same
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.remoting import Request
@@ -19,7 +18,7 @@ def _pull(request: Request, _: Lookups) -> Needs:
 
 _PULL: Final = Right(_pull)
 
-RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.PULL_MESSAGE: Rights(plain=_PULL, users=_PULL),
-    RequestCode.LITE_PULL_MESSAGE: Rights(plain=_PULL, users=_PULL),
+RIGHTS: Final = {
+    RequestCode.PULL_MESSAGE: same(_PULL),
+    RequestCode.LITE_PULL_MESSAGE: same(_PULL),
 }

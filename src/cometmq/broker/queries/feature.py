@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
-from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
@@ -17,35 +15,26 @@ if TYPE_CHECKING:
 
 
 class QueriesFeature(BrokerFeature):
-    """Finds stored messages.
-
-    Args:
-        core: of the broker.
-    """
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    """Finds stored messages."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of queries for stored messages."""
         core = self._core
 
-        def make() -> QueryHandler:
+        @Deferred
+        def query() -> QueryHandler:
             from cometmq.broker.queries.handler import QueryHandler
 
             return QueryHandler(
                 core.store, core.topics, core.consumers, core.filters, core.cold_reads
             )
 
-        query = Deferred(make)
         return Feature(
             {
-                RequestCode.QUERY_MESSAGE: exclusive(query.handler(lambda h: h.by_key)),
+                RequestCode.QUERY_MESSAGE: query.exclusive(lambda h: h.by_key),
                 RequestCode.VIEW_MESSAGE_BY_ID: query.handler(
                     lambda h: with_prerequisites(h.by_offset)
                 ),
-                RequestCode.QUERY_CONSUME_QUEUE: exclusive(
-                    query.handler(lambda h: h.queue_entries)
-                ),
+                RequestCode.QUERY_CONSUME_QUEUE: query.exclusive(lambda h: h.queue_entries),
             }
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import NOTHING, Action, Needs, needs_of, topic_need
@@ -52,7 +51,7 @@ def _entries_of_user(request: Request, _: Lookups) -> Needs:
     return needs._replace(administrator=field(request, "topic") in TOPICS_OF_WAITING)
 
 
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.QUERY_MESSAGE: Rights(
         plain=Right(_by_key), users=on_named(SUB_OR_GET, topic="topic")
     ),

@@ -32,7 +32,7 @@ class RegistrationFeature(BrokerFeature):
         replication: ReplicationFeature,
         name_servers: Callable[[], Sequence[str]],
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self.registration = registration
         self._replication = replication
         self._name_servers = name_servers

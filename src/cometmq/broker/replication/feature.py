@@ -64,7 +64,7 @@ class ReplicationFeature(BrokerFeature):
         tls: LogTls,
         needs_greeting: bool,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._durability = durability
         self._delay = delay
         self._registration = registration
@@ -94,17 +94,20 @@ class ReplicationFeature(BrokerFeature):
         core, master = self._core, self.master
         started_ms, started_at = core.clock.now_ms(), core.store.written_to
 
-        def make_tables() -> EmptyTablesHandler:
+        @Deferred
+        def tables() -> EmptyTablesHandler:
             from cometmq.broker.replication.handler import EmptyTablesHandler
 
             return EmptyTablesHandler(core.clock, started_ms)
 
-        def make_state() -> StatusHandler:
+        @Deferred
+        def state() -> StatusHandler:
             from cometmq.broker.replication.status import StatusHandler
 
             return StatusHandler(core.role, core.store, master, self.log_copy)
 
-        def make_addresses() -> HaInfoHandler:
+        @Deferred
+        def addresses() -> HaInfoHandler:
             from cometmq.broker.replication.handler import HaInfoHandler
 
             return HaInfoHandler(
@@ -116,8 +119,6 @@ class ReplicationFeature(BrokerFeature):
                 master=master,
             )
 
-        tables, state = Deferred(make_tables), Deferred(make_state)
-        addresses = Deferred(make_addresses)
         return Feature(
             {
                 RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.handler(lambda h: h.exchange),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, Action, Needs
-from cometmq.access.rights import ADMINISTRATION, SIGNED, Lookups, Right, Rights, on_cluster
+from cometmq.access.rights import CHANGE, READ, Lookups, Right, Rights, on_cluster
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.remoting import Request
@@ -19,17 +18,13 @@ def _exchange(request: Request, _: Lookups) -> Needs:
     return NOTHING if given == (None, None, None) else ADMINISTRATOR
 
 
-_READ: Final = Rights(plain=SIGNED, users=on_cluster(Action.GET))
-
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.EXCHANGE_BROKER_HA_INFO: Rights(
         plain=Right(_exchange), users=on_cluster(Action.UPDATE)
     ),
-    RequestCode.GET_BROKER_HA_STATUS: _READ,
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: Rights(
-        plain=ADMINISTRATION, users=on_cluster(Action.UPDATE)
-    ),
-    RequestCode.GET_TIMER_CHECK_POINT: _READ,
-    RequestCode.GET_TIMER_METRICS: _READ,
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _READ,
+    RequestCode.GET_BROKER_HA_STATUS: READ,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: CHANGE,
+    RequestCode.GET_TIMER_CHECK_POINT: READ,
+    RequestCode.GET_TIMER_METRICS: READ,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: READ,
 }

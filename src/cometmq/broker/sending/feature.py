@@ -51,7 +51,7 @@ class SendingFeature(BrokerFeature):
         access: AccessControl | None,
         forwarding: Forwarding | None,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._durability = durability.wait
         self._levels = delay.levels
         self._access = access

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import NOTHING, Action, Needs, group_need, needs_of, topic_need
-from cometmq.access.rights import Lookups, Right, Rights, of_record, with_record
+from cometmq.access.rights import Lookups, Right, of_record, same, with_record
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
@@ -36,15 +35,11 @@ def _send_back(request: Request, lookups: Lookups) -> Needs:
     return with_record(record, group_need(header.group))
 
 
-def _same(right: Right) -> Rights:
-    return Rights(plain=right, users=right)
-
-
-RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.SEND_MESSAGE: _same(Right(_send)),
-    RequestCode.SEND_MESSAGE_V2: _same(Right(_send)),
-    RequestCode.SEND_BATCH_MESSAGE: _same(Right(_send)),
-    RequestCode.SEND_REPLY_MESSAGE: _same(Right(_reply)),
-    RequestCode.SEND_REPLY_MESSAGE_V2: _same(Right(_reply)),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _same(Right(_send_back)),
+RIGHTS: Final = {
+    RequestCode.SEND_MESSAGE: same(Right(_send)),
+    RequestCode.SEND_MESSAGE_V2: same(Right(_send)),
+    RequestCode.SEND_BATCH_MESSAGE: same(Right(_send)),
+    RequestCode.SEND_REPLY_MESSAGE: same(Right(_reply)),
+    RequestCode.SEND_REPLY_MESSAGE_V2: same(Right(_reply)),
+    RequestCode.CONSUMER_SEND_MSG_BACK: same(Right(_send_back)),
 }

@@ -9,7 +9,6 @@ from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.metrics.config import has_metrics
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
@@ -37,7 +36,7 @@ class StatsFeature(BrokerFeature):
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._core = sources.core
+        super().__init__(sources.core)
         self._exporter: Exporter | None = None
 
     def serve(self, endpoint: Endpoint) -> Feature:
@@ -45,20 +44,23 @@ class StatsFeature(BrokerFeature):
         core, sources = self._core, self._sources
         booted_ms = core.clock.now_ms()
 
-        def make_broker() -> BrokerStatsHandler:
+        @Deferred
+        def broker() -> BrokerStatsHandler:
             from cometmq.broker.stats.handler import BrokerStatsHandler
 
             runtime = sources.runtime(booted_ms)
             return BrokerStatsHandler(runtime, core.stats, core.store, core.cold_reads)
 
-        def make_topics() -> TopicStatsHandler:
+        @Deferred
+        def topics() -> TopicStatsHandler:
             from cometmq.broker.stats.handler import TopicStatsHandler
 
             return TopicStatsHandler(
                 core.store, topics=core.topics, stats=core.stats, lags=lags.get()
             )
 
-        def make_groups() -> GroupStatsHandler:
+        @Deferred
+        def groups() -> GroupStatsHandler:
             from cometmq.broker.stats.handler import GroupStatsHandler
 
             return GroupStatsHandler(
@@ -71,29 +73,20 @@ class StatsFeature(BrokerFeature):
             )
 
         lags = Deferred(sources.lags)
-        broker, topics, groups = Deferred(make_broker), Deferred(make_topics), Deferred(make_groups)
         return Feature(
             {
-                RequestCode.GET_BROKER_RUNTIME_INFO: exclusive(
-                    broker.handler(lambda h: h.runtime_info)
+                RequestCode.GET_BROKER_RUNTIME_INFO: broker.exclusive(lambda h: h.runtime_info),
+                RequestCode.VIEW_BROKER_STATS_DATA: broker.exclusive(lambda h: h.counter),
+                RequestCode.GET_TOPIC_STATS_INFO: topics.exclusive(lambda h: h.stats_of_topic),
+                RequestCode.GET_CONSUME_STATS: groups.exclusive(lambda h: h.consume_stats),
+                RequestCode.GET_BROKER_CONSUME_STATS: groups.exclusive(
+                    lambda h: h.all_consume_stats
                 ),
-                RequestCode.VIEW_BROKER_STATS_DATA: exclusive(broker.handler(lambda h: h.counter)),
-                RequestCode.GET_TOPIC_STATS_INFO: exclusive(
-                    topics.handler(lambda h: h.stats_of_topic)
+                RequestCode.QUERY_CONSUME_TIME_SPAN: groups.exclusive(lambda h: h.time_spans),
+                RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups.exclusive(
+                    lambda h: h.groups_of_topic
                 ),
-                RequestCode.GET_CONSUME_STATS: exclusive(groups.handler(lambda h: h.consume_stats)),
-                RequestCode.GET_BROKER_CONSUME_STATS: exclusive(
-                    groups.handler(lambda h: h.all_consume_stats)
-                ),
-                RequestCode.QUERY_CONSUME_TIME_SPAN: exclusive(
-                    groups.handler(lambda h: h.time_spans)
-                ),
-                RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: exclusive(
-                    groups.handler(lambda h: h.groups_of_topic)
-                ),
-                RequestCode.QUERY_TOPICS_BY_CONSUMER: exclusive(
-                    groups.handler(lambda h: h.topics_of_group)
-                ),
+                RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.exclusive(lambda h: h.topics_of_group),
                 RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.handler(
                     lambda h: h.subscription
                 ),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import NOTHING, Action, Needs, group_need, needs_of, topic_need
 from cometmq.access.rights import (
-    ADMINISTRATION,
+    LOOK,
+    READ,
     SIGNED,
     Lookups,
     Right,
@@ -46,16 +46,14 @@ _GROUP_AND_TOPIC: Final = Rights(
     plain=to_consume_as("group"), users=on_named(Action.GET, topic="topic", group="group")
 )
 
-RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.GET_BROKER_RUNTIME_INFO: Rights(plain=SIGNED, users=on_cluster(Action.GET)),
+RIGHTS: Final = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: READ,
     RequestCode.VIEW_BROKER_STATS_DATA: Rights(plain=Right(_counter), users=on_cluster(Action.GET)),
     RequestCode.GET_TOPIC_STATS_INFO: _TOPIC,
     RequestCode.GET_CONSUME_STATS: Rights(
         plain=to_consume_as("consumerGroup"), users=Right(_consume_stats)
     ),
-    RequestCode.GET_BROKER_CONSUME_STATS: Rights(
-        plain=ADMINISTRATION, users=on_cluster(Action.GET)
-    ),
+    RequestCode.GET_BROKER_CONSUME_STATS: LOOK,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _GROUP_AND_TOPIC,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _TOPIC,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: Rights(

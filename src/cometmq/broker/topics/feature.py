@@ -13,7 +13,6 @@ from cometmq.broker.life import BrokerFeature
 from cometmq.broker.thread_calls import NextCall
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 
@@ -37,7 +36,7 @@ class TopicsFeature(BrokerFeature):
     """
 
     def __init__(self, core: Core, registration: Registration, pulling: PullingFeature) -> None:
-        self._core = core
+        super().__init__(core)
         self._registration = registration
         self._pulling = pulling
         core.topics.notify(registration.wake)
@@ -60,7 +59,8 @@ class TopicsFeature(BrokerFeature):
             except StoreError:
                 log.exception("offsets of a deleted topic are still on disk topic=%s", topic)
 
-        def make() -> TopicHandler:
+        @Deferred
+        def topics() -> TopicHandler:
             from cometmq.broker.topics.handler import TopicHandler
 
             return TopicHandler(
@@ -73,19 +73,16 @@ class TopicsFeature(BrokerFeature):
                 created=core.measures.timings.topics,
             )
 
-        topics = Deferred(make)
         return Feature(
             {
-                RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.handler(lambda h: h.put)),
-                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(
-                    topics.handler(lambda h: h.put_list)
-                ),
-                RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.handler(lambda h: h.delete)),
-                RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.handler(lambda h: h.clean_unused)),
+                RequestCode.UPDATE_AND_CREATE_TOPIC: topics.exclusive(lambda h: h.put),
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.exclusive(lambda h: h.put_list),
+                RequestCode.DELETE_TOPIC_IN_BROKER: topics.exclusive(lambda h: h.delete),
+                RequestCode.CLEAN_UNUSED_TOPIC: topics.exclusive(lambda h: h.clean_unused),
                 RequestCode.GET_TOPIC_CONFIG: topics.handler(lambda h: h.show),
-                RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.handler(lambda h: h.show_all)),
-                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(
-                    topics.handler(lambda h: h.show_system)
+                RequestCode.GET_ALL_TOPIC_CONFIG: topics.exclusive(lambda h: h.show_all),
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.exclusive(
+                    lambda h: h.show_system
                 ),
             },
             [every(LOG_S, core.topics.creations.settle_log, "log-refused-creations")],

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import Action, Needs, needs_of, topic_need
 from cometmq.access.rights import (
     ADMINISTRATION,
+    CHANGE,
+    READ,
     SIGNED,
     Lookups,
     Right,
     Rights,
-    on_cluster,
     on_named,
 )
 from cometmq.protocol.bodies.topic import TopicConfigList
@@ -25,7 +25,7 @@ def _topic_list(request: Request, _: Lookups) -> Needs:
     return needs_of(topic_need(config.topic_name, Action.CREATE) for config in configs)
 
 
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: Rights(
         plain=ADMINISTRATION, users=on_named(Action.CREATE, topic="topic")
     ),
@@ -35,11 +35,9 @@ RIGHTS: Final[Mapping[int, Rights]] = {
     RequestCode.DELETE_TOPIC_IN_BROKER: Rights(
         plain=ADMINISTRATION, users=on_named(Action.DELETE, topic="topic")
     ),
-    RequestCode.CLEAN_UNUSED_TOPIC: Rights(plain=ADMINISTRATION, users=on_cluster(Action.UPDATE)),
+    RequestCode.CLEAN_UNUSED_TOPIC: CHANGE,
     RequestCode.GET_TOPIC_CONFIG: Rights(plain=SIGNED, users=on_named(Action.GET, topic="topic")),
     # What slaves and controllers read.
-    RequestCode.GET_ALL_TOPIC_CONFIG: Rights(plain=SIGNED, users=on_cluster(Action.GET)),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rights(
-        plain=SIGNED, users=on_cluster(Action.GET)
-    ),
+    RequestCode.GET_ALL_TOPIC_CONFIG: READ,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: READ,
 }

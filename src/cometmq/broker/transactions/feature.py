@@ -13,7 +13,6 @@ from cometmq.broker.transactions.half_message import HALF_QUEUE
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
@@ -54,7 +53,7 @@ class TransactionsFeature(BrokerFeature):
         access: AccessControl | None,
         forwarding: Forwarding | None,
     ) -> None:
-        self._core = core
+        super().__init__(core)
         self._durability = durability
         self._access = access
         self._forwarding = forwarding
@@ -104,7 +103,7 @@ class TransactionsFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler of decisions, and the checks of undecided half messages."""
         end = self._decisions.handler(lambda h: h.end)
-        resume = exclusive(self._decisions.handler(lambda h: h.resume))
+        resume = self._decisions.exclusive(lambda h: h.resume)
         if self._forwarding is not None:
             end = self._forwarding.wrap(end)
         return Feature(

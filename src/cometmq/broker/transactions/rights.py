@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.access.needs import Action, Needs
@@ -48,7 +47,7 @@ def _resume(request: Request, lookups: Lookups) -> Needs:
     return with_record(record, topic_if_any(topic, Action.UPDATE))
 
 
-RIGHTS: Final[Mapping[int, Rights]] = {
+RIGHTS: Final = {
     RequestCode.END_TRANSACTION: Rights(plain=Right(_end), users=Right(_end_of_user)),
     RequestCode.RESUME_CHECK_HALF_MESSAGE: Rights(plain=ADMINISTRATION, users=Right(_resume)),
 }

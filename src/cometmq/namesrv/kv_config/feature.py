@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, Needs
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
@@ -27,17 +26,17 @@ NEEDS: Mapping[int, Needs] = {
 def build(core: Core) -> Feature:
     """Build the handlers that read and change the key-value table."""
 
-    def make() -> KvHandler:
+    @Deferred
+    def kv() -> KvHandler:
         from cometmq.namesrv.kv_config.handler import KvHandler
 
         return KvHandler(core.kv)
 
-    kv = Deferred(make)
     return Feature(
         {
-            RequestCode.PUT_KV_CONFIG: exclusive(kv.handler(lambda h: h.put)),
+            RequestCode.PUT_KV_CONFIG: kv.exclusive(lambda h: h.put),
             RequestCode.GET_KV_CONFIG: kv.handler(lambda h: h.get),
-            RequestCode.DELETE_KV_CONFIG: exclusive(kv.handler(lambda h: h.delete)),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: exclusive(kv.handler(lambda h: h.namespace)),
+            RequestCode.DELETE_KV_CONFIG: kv.exclusive(lambda h: h.delete),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: kv.exclusive(lambda h: h.namespace),
         }
     )

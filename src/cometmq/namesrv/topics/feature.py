@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cometmq.access.needs import ADMINISTRATOR, NOTHING, Needs
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
@@ -31,29 +30,23 @@ NEEDS: Mapping[int, Needs] = {
 def build(core: Core) -> Feature:
     """Build the handlers that list, remove and add topics."""
 
-    def make() -> TopicHandler:
+    @Deferred
+    def topics() -> TopicHandler:
         from cometmq.namesrv.topics.handler import TopicHandler
 
         return TopicHandler(core.registry, core.settings)
 
-    topics = Deferred(make)
     return Feature(
         {
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: exclusive(
-                topics.handler(lambda h: h.all)
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.exclusive(lambda h: h.all),
+            RequestCode.GET_TOPICS_BY_CLUSTER: topics.exclusive(lambda h: h.of_cluster),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: topics.exclusive(lambda h: h.system),
+            RequestCode.GET_UNIT_TOPIC_LIST: topics.exclusive(lambda h: h.unit),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: topics.exclusive(lambda h: h.unit_sub),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: topics.exclusive(
+                lambda h: h.unit_sub_ununit
             ),
-            RequestCode.GET_TOPICS_BY_CLUSTER: exclusive(topics.handler(lambda h: h.of_cluster)),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: exclusive(
-                topics.handler(lambda h: h.system)
-            ),
-            RequestCode.GET_UNIT_TOPIC_LIST: exclusive(topics.handler(lambda h: h.unit)),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: exclusive(
-                topics.handler(lambda h: h.unit_sub)
-            ),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: exclusive(
-                topics.handler(lambda h: h.unit_sub_ununit)
-            ),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: exclusive(topics.handler(lambda h: h.delete)),
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: exclusive(topics.handler(lambda h: h.register)),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.exclusive(lambda h: h.delete),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: topics.exclusive(lambda h: h.register),
         }
     )

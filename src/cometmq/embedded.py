@@ -30,7 +30,6 @@ import weakref
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import msgspec
@@ -280,12 +279,7 @@ class Broker:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         closing = asyncio.ensure_future(asyncio.to_thread(self.close))
         try:
             await asyncio.shield(closing)
@@ -297,12 +291,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _locked(self, deadline: float) -> FileLock:

@@ -8,7 +8,6 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from cometmq.client._hints import Hints
@@ -186,12 +185,7 @@ class Lifecycle(Hints, ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None and self.running:
                 await self._finish_work()

@@ -18,7 +18,6 @@ import os
 import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
@@ -782,12 +781,7 @@ class ClientInstance:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 

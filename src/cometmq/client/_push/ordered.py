@@ -21,7 +21,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.handler_calls import (
@@ -476,12 +475,7 @@ class ConcurrencyLimit:
                 self._waiters.remove(waiter)
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._leave()
 
     def _leave(self) -> None:

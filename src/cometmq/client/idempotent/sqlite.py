@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from cometmq.client.idempotent.consumer import FairLock, TransactionEndedError
@@ -202,12 +201,7 @@ class _Entered:
             self._marks._turns.give_back()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._marks._end(commit=error is None)
         finally:
@@ -223,12 +217,7 @@ class _Entered:
             raise
         return AsyncSqliteTransaction(self._marks)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await shielded(asyncio.wrap_future(self._finish(commit=error is None)))
 
     def _finish(self, *, commit: bool) -> Future[None]:

@@ -305,8 +305,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class SendTrace(SendHook):
-    """Records each attempt that stored a message, unless its broker disables traces.
+class _TraceHook:
+    """The base of hooks that record.
 
     Args:
         dispatcher: sends the records.
@@ -316,6 +316,10 @@ class SendTrace(SendHook):
     def __init__(self, dispatcher: TraceDispatcher, topic: str = "") -> None:
         self._dispatcher = dispatcher
         self._topic = topic
+
+
+class SendTrace(_TraceHook, SendHook):
+    """Records each attempt that stored a message, unless its broker disables traces."""
 
     def after_attempt(self, context: SendContext) -> None:
         """Record an attempt that stored the message."""
@@ -343,17 +347,8 @@ class SendTrace(SendHook):
         self._dispatcher.add(record, topic=self._topic, region=receipt.region_id, keys=keys)
 
 
-class EndTrace(EndTransactionHook):
-    """Records the ends of transactions that were sent to brokers.
-
-    Args:
-        dispatcher: sends the records.
-        topic: where to; empty for RocketMQ's own trace topic.
-    """
-
-    def __init__(self, dispatcher: TraceDispatcher, topic: str = "") -> None:
-        self._dispatcher = dispatcher
-        self._topic = topic
+class EndTrace(_TraceHook, EndTransactionHook):
+    """Records the ends of transactions that were sent to brokers."""
 
     def ended(self, context: EndContext) -> None:
         """Record the end of a transaction."""
@@ -403,17 +398,8 @@ class _Begun:
     messages: list[StoredMessage]
 
 
-class ConsumeTrace(ConsumeHook):
-    """Records what handlers receive and how their calls end, unless the broker disables traces.
-
-    Args:
-        dispatcher: sends the records.
-        topic: where to; empty for RocketMQ's own trace topic.
-    """
-
-    def __init__(self, dispatcher: TraceDispatcher, topic: str = "") -> None:
-        self._dispatcher = dispatcher
-        self._topic = topic
+class ConsumeTrace(_TraceHook, ConsumeHook):
+    """Records what handlers receive and how their calls end, unless the broker disables traces."""
 
     def before(self, context: DeliveryContext) -> None:
         """Record each message that the handler is about to receive."""

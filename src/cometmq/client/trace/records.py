@@ -20,8 +20,9 @@ Source: TraceDataEncoder, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cometmq.client.handlers import LocalState
 from cometmq.client.hooks import ConsumeEnd, SendKind
@@ -174,71 +175,51 @@ def _optional(text: str) -> str | None:
     return None if text == _NULL else text
 
 
+def _is_true(text: str) -> bool:
+    return text == "true"
+
+
+def _message_kind(text: str) -> SendKind:
+    return SendKind(int(text))
+
+
+_Reader = Callable[[str], Any]
+_HEAD: tuple[_Reader, ...] = (int, _optional, str, str, str, _optional, _optional, str)
+"""Read the first fields of Pub and EndTransaction, from the time to the store host."""
+
+
+def _values(row: list[str], *readers: _Reader) -> Iterator[Any]:
+    """Read the first fields of a record, each in its own way."""
+    return (read(text) for read, text in zip(readers, row[1:], strict=False))
+
+
 def _publish(row: list[str]) -> Publish:
     fields = len(row)
-    return Publish(
-        time_ms=int(row[1]),
-        region=_optional(row[2]),
-        group=row[3],
-        topic=row[4],
-        message_id=row[5],
-        tags=_optional(row[6]),
-        keys=_optional(row[7]),
-        store_host=row[8],
-        body_bytes=int(row[9]),
-        cost_ms=int(row[10]),
-        kind=SendKind(int(row[11])),
-        offset_message_id=row[12] if fields > 13 else "",
-        success=fields == _PUBLISH_FIELDS_MIN or row[13 if fields > 13 else 12] == "true",
-        client_host=row[14] if fields > 14 else "",
-    )
+    success = fields == _PUBLISH_FIELDS_MIN or _is_true(row[13 if fields > 13 else 12])
+    values = list(_values(row, *_HEAD, int, int, _message_kind))
+    values += [row[12] if fields > 13 else "", success, row[14] if fields > 14 else ""]
+    return Publish(*values)
 
 
 def _before(row: list[str]) -> ConsumeBefore:
-    return ConsumeBefore(
-        time_ms=int(row[1]),
-        region=_optional(row[2]),
-        group=row[3],
-        request_id=row[4],
-        message_id=row[5],
-        retries=int(row[6]),
-        keys=_optional(row[7]),
-    )
+    return ConsumeBefore(*_values(row, int, _optional, str, str, str, int, _optional))
 
 
 def _after(row: list[str]) -> ConsumeAfter:
-    has_group = len(row) > _AFTER_FIELDS_MIN + 2
-    return ConsumeAfter(
-        request_id=row[1],
-        message_id=row[2],
-        cost_ms=int(row[3]),
-        success=row[4] == "true",
-        keys=_optional(row[5]),
-        end=ConsumeEnd(int(row[6])) if len(row) > _AFTER_FIELDS_MIN else ConsumeEnd.SUCCESS,
-        time_ms=int(row[7]) if has_group else 0,
-        group=row[8] if has_group else "",
-    )
+    values = list(_values(row, str, str, int, _is_true, _optional))
+    if len(row) > _AFTER_FIELDS_MIN:
+        values.append(ConsumeEnd(int(row[6])))
+    if len(row) > _AFTER_FIELDS_MIN + 2:
+        values += [int(row[7]), row[8]]
+    return ConsumeAfter(*values)
 
 
 def _end(row: list[str]) -> EndTransaction:
-    return EndTransaction(
-        time_ms=int(row[1]),
-        region=_optional(row[2]),
-        group=row[3],
-        topic=row[4],
-        message_id=row[5],
-        tags=_optional(row[6]),
-        keys=_optional(row[7]),
-        store_host=row[8],
-        kind=SendKind(int(row[9])),
-        transaction_id=_optional(row[10]),
-        state=LocalState(row[11]),
-        from_check=row[12] == "true",
-    )
+    return EndTransaction(*_values(row, *_HEAD, _message_kind, _optional, LocalState, _is_true))
 
 
 def _recall(row: list[str]) -> Recall:
-    return Recall(int(row[1]), _optional(row[2]), row[3], row[4], row[5], row[6] == "true")
+    return Recall(*_values(row, int, _optional, str, str, str, _is_true))
 
 
 _PUBLISH_FIELDS_MIN = 12

@@ -10,6 +10,16 @@ and relatives, RocketMQ 5.3.
 from cometmq.protocol.headers.base import Header, Int32, Int64
 
 
+class _ElectedMaster(Header, kw_only=True):
+    """The fields of the master of a broker set."""
+
+    master_broker_id: Int64 | None = None
+    master_address: str | None = None
+    master_epoch: Int32 | None = None
+    set_id: str | None = None
+    master_incarnation: str | None = None
+
+
 class ControllerAlterSyncStateSetRequest(Header, kw_only=True):
     """CONTROLLER_ALTER_SYNC_STATE_SET (1001); RocketMQ does not know the last five."""
 
@@ -48,15 +58,10 @@ class ControllerElectMasterRequest(Header, kw_only=True):
     incarnation: str | None = None
 
 
-class ControllerElectMasterResponse(Header, kw_only=True):
+class ControllerElectMasterResponse(_ElectedMaster, kw_only=True):
     """The response to CONTROLLER_ELECT_MASTER; its fields are set if there is a master."""
 
-    master_broker_id: Int64 | None = None
-    master_address: str | None = None
-    master_epoch: Int32 | None = None
     sync_state_set_epoch: Int32 | None = None
-    set_id: str | None = None
-    master_incarnation: str | None = None
 
 
 class ControllerRegisterBrokerRequest(Header, kw_only=True):
@@ -78,17 +83,12 @@ class ControllerRegisterBrokerRequest(Header, kw_only=True):
     """Whether the process before stopped cleanly."""
 
 
-class ControllerRegisterBrokerResponse(Header, kw_only=True):
+class ControllerRegisterBrokerResponse(_ElectedMaster, kw_only=True):
     """The response to CONTROLLER_REGISTER_BROKER; those of a master are set if it is alive."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
-    master_broker_id: Int64 | None = None
-    master_address: str | None = None
-    master_epoch: Int32 | None = None
     sync_state_set_epoch: Int32 | None = None
-    set_id: str | None = None
-    master_incarnation: str | None = None
 
 
 class ControllerGetReplicaInfoRequest(Header, kw_only=True):
@@ -101,14 +101,8 @@ class ControllerGetReplicaInfoRequest(Header, kw_only=True):
     incarnation: str | None = None
 
 
-class ControllerGetReplicaInfoResponse(Header, kw_only=True):
+class ControllerGetReplicaInfoResponse(_ElectedMaster):
     """The response to CONTROLLER_GET_REPLICA_INFO; id and address are None without a master."""
-
-    master_broker_id: Int64 | None = None
-    master_address: str | None = None
-    master_epoch: Int32 | None = None
-    set_id: str | None = None
-    master_incarnation: str | None = None
 
 
 class ControllerGetMetadataInfoResponse(Header, kw_only=True):

@@ -6,6 +6,19 @@ Source: QueryConsumerOffsetRequestHeader, GetMaxOffsetRequestHeader and relative
 from cometmq.protocol.headers.base import Header, Int32, Int64, RpcHeader, TopicHeader
 
 
+class _QueueFields(TopicHeader, kw_only=True):
+    """The fields of a queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class _FoundOffset(Header, kw_only=True):
+    """The field of an offset that a broker found."""
+
+    offset: Int64
+
+
 class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
     """QUERY_CONSUMER_OFFSET (14): the committed offset of a group in a queue."""
 
@@ -15,10 +28,8 @@ class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
     set_zero_if_not_found: bool | None = None
 
 
-class QueryConsumerOffsetResponse(Header, kw_only=True):
+class QueryConsumerOffsetResponse(_FoundOffset):
     """The response to QUERY_CONSUMER_OFFSET."""
-
-    offset: Int64
 
 
 class UpdateConsumerOffsetRequest(TopicHeader, kw_only=True):
@@ -30,54 +41,38 @@ class UpdateConsumerOffsetRequest(TopicHeader, kw_only=True):
     commit_offset: Int64
 
 
-class SearchOffsetByTimestampRequest(TopicHeader, kw_only=True):
+class SearchOffsetByTimestampRequest(_QueueFields, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
-    topic: str
-    queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
     """``UPPER`` in any case for the upper bound; anything else means the lower."""
 
 
-class SearchOffsetByTimestampResponse(Header, kw_only=True):
+class SearchOffsetByTimestampResponse(_FoundOffset):
     """The response to SEARCH_OFFSET_BY_TIMESTAMP."""
 
-    offset: Int64
 
-
-class GetMaxOffsetRequest(TopicHeader, kw_only=True):
+class GetMaxOffsetRequest(_QueueFields, kw_only=True):
     """GET_MAX_OFFSET (30)."""
 
-    topic: str
-    queue_id: Int32
     committed: bool | None = None
 
 
-class GetMaxOffsetResponse(Header, kw_only=True):
+class GetMaxOffsetResponse(_FoundOffset):
     """The response to GET_MAX_OFFSET."""
 
-    offset: Int64
 
-
-class GetMinOffsetRequest(TopicHeader, kw_only=True):
+class GetMinOffsetRequest(_QueueFields, kw_only=True):
     """GET_MIN_OFFSET (31)."""
 
-    topic: str
-    queue_id: Int32
 
-
-class GetMinOffsetResponse(Header, kw_only=True):
+class GetMinOffsetResponse(_FoundOffset):
     """The response to GET_MIN_OFFSET."""
 
-    offset: Int64
 
-
-class GetEarliestMsgStoretimeRequest(TopicHeader, kw_only=True):
+class GetEarliestMsgStoretimeRequest(_QueueFields, kw_only=True):
     """GET_EARLIEST_MSG_STORETIME (32)."""
-
-    topic: str
-    queue_id: Int32
 
 
 class GetEarliestMsgStoretimeResponse(Header, kw_only=True):

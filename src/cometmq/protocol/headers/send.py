@@ -8,8 +8,8 @@ from msgspec import field
 from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
 
 
-class SendMessageRequest(TopicHeader, kw_only=True):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324): the long names."""
+class _MessageFields(TopicHeader, kw_only=True):
+    """The fields of a message that is sent or passed on, under their long names."""
 
     producer_group: str = ""
     topic: str
@@ -22,6 +22,11 @@ class SendMessageRequest(TopicHeader, kw_only=True):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
+
+
+class SendMessageRequest(_MessageFields, kw_only=True):
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324): the long names."""
+
     batch: bool | None = None
     max_reconsume_times: Int32 | None = None
 
@@ -63,20 +68,9 @@ class SendMessageResponse(Header, kw_only=True):
     trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
-class PushReplyMessageToClientRequest(TopicHeader, kw_only=True):
+class PushReplyMessageToClientRequest(_MessageFields, kw_only=True):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a broker passes a reply to the requester."""
 
-    producer_group: str = ""
-    topic: str
-    default_topic: str = ""
-    default_topic_queue_nums: Int32 | None = None
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool | None = None
     born_host: str = ""
     """``ip:port`` of the replying client."""
     store_host: str = ""

@@ -22,34 +22,31 @@ class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
     force: bool | None = None
 
 
-class DeleteTopicInBrokerRequest(TopicHeader, kw_only=True):
+class _OneTopic(TopicHeader, kw_only=True):
+    """The field of requests about one topic."""
+
+    topic: str
+
+
+class DeleteTopicInBrokerRequest(_OneTopic):
     """DELETE_TOPIC_IN_BROKER (215)."""
 
-    topic: str
 
-
-class GetTopicConfigRequest(TopicHeader, kw_only=True):
+class GetTopicConfigRequest(_OneTopic):
     """GET_TOPIC_CONFIG (351)."""
 
-    topic: str
 
-
-class GetTopicStatsInfoRequest(TopicHeader, kw_only=True):
+class GetTopicStatsInfoRequest(_OneTopic):
     """GET_TOPIC_STATS_INFO (202)."""
 
-    topic: str
 
-
-class QueryTopicConsumeByWhoRequest(TopicHeader, kw_only=True):
+class QueryTopicConsumeByWhoRequest(_OneTopic):
     """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
-    topic: str
 
-
-class QueryConsumeTimeSpanRequest(TopicHeader, kw_only=True):
+class QueryConsumeTimeSpanRequest(_OneTopic, kw_only=True):
     """QUERY_CONSUME_TIME_SPAN (303)."""
 
-    topic: str
     group: str = ""
 
 

@@ -15,7 +15,7 @@ from cometmq.broker.app import Broker
 from cometmq.broker.replication.metadata import MetadataCopy
 from cometmq.client import Message, Producer
 from cometmq.controller import handler
-from cometmq.controller.broker_set import BrokerSet
+from cometmq.controller.broker_set import BrokerSet, InSyncRequest
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.flags import SysFlag
@@ -313,9 +313,11 @@ async def test_a_lost_request_for_a_slave_that_is_gone_holds_nothing_back(
     """
     if not renews:
         alter: Callable[..., BrokerSet] = handler.alter_in_sync
-        monkeypatch.setattr(
-            handler, "alter_in_sync", lambda *args, renews, **state: alter(*args, **state)
-        )
+
+        def alter_new(before: BrokerSet, request: InSyncRequest, **state: object) -> BrokerSet:
+            return alter(before, msgspec.structs.replace(request, renews=False), **state)
+
+        monkeypatch.setattr(handler, "alter_in_sync", alter_new)
     elected.store = etcd = ForgetfulEtcd(time.monotonic, b'"in_sync":[1,2]')
     await elected.controller()
     master = await elected.start("a")

@@ -117,14 +117,16 @@ class Controller:
         try:
             self.known = broker_set.alter_in_sync(
                 self.known,
-                sorted(members),
-                master_id=sender,
-                master_epoch=epoch,
-                in_sync_epoch=in_sync_epoch,
+                broker_set.InSyncRequest(
+                    wanted=sorted(members),
+                    master_id=sender,
+                    master_epoch=epoch,
+                    in_sync_epoch=in_sync_epoch,
+                    renews=self._renews,
+                    incarnation=incarnation if self._world.has_names else "",
+                    compared=compared,
+                ),
                 is_alive=lambda number: number in living or number in self.members,
-                renews=self._renews,
-                incarnation=incarnation if self._world.has_names else "",
-                compared=compared,
             )
         except ResponseError:
             return False

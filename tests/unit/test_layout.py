@@ -24,6 +24,13 @@ FOLDER_FILES_MAX = 3
 CLIENT_FILES_MAX = 99
 MODULE_LINES_MIN = 40
 """A shorter module belongs to the neighbour that uses it."""
+PARAMETERS_MAX = 8
+LONG_SIGNATURES_MAX = 37
+"""Functions with more parameters than that. What belongs together is one value instead."""
+GENERATED = SOURCES / "client" / "blocking" / "clients.py"
+"""Its signatures are those of the asyncio classes, which count."""
+HEAD = re.compile(r"^ *(?:async )?def \w+\((.*?)\)(?: ->[^\n]*)?:\n", re.DOTALL | re.MULTILINE)
+"""The head of a function, with its parameters, and perhaps some heads that follow it."""
 CHANGES = 15
 CLIENT_CHANGES = 17
 ASSEMBLIES = {
@@ -365,3 +372,25 @@ def test_helpers_of_tests_are_in_folders_by_subject() -> None:
 
     assert folders.pop(Path("support")) == 1, "only __init__.py lies in no folder"
     assert max(folders.values()) <= HELPERS_MAX
+
+
+def long_signatures() -> Iterator[str]:
+    """Each function with more parameters than `PARAMETERS_MAX`, without self, and their number."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        text = path.read_text()
+        heads = (head[1] for head in HEAD.finditer(text))  # parsing all files takes seconds
+        if path == GENERATED or all(head.count(",") < PARAMETERS_MAX for head in heads):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                count = len([each for each in given if each.arg not in ("self", "cls")])
+                if count > PARAMETERS_MAX:
+                    yield f"{path.relative_to(SOURCES)}:{node.lineno} {node.name}: {count}"
+
+
+def test_few_functions_have_many_parameters() -> None:
+    found = list(long_signatures())
+    assert len(found) <= LONG_SIGNATURES_MAX, "\n".join(
+        [f"met {len(found)} functions, expected {LONG_SIGNATURES_MAX} at most:", *found]
+    )

@@ -281,18 +281,30 @@ def _start_event(names: Names, *, is_known: bool) -> LogEvent:
     return LogEvent.STARTED if names.stopped_cleanly else LogEvent.STARTED_AFTER_KILL
 
 
+class InSyncRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of a master to replace the in-sync set."""
+
+    wanted: Sequence[int]
+    """The in-sync set that is requested."""
+    master_id: int
+    """The id of the sender, which takes itself for the master of these epochs."""
+    master_epoch: int
+    in_sync_epoch: int
+    renews: bool = False
+    """Whether the in-sync set may be the one that is in force."""
+    known_epoch: int = 0
+    """The newest epoch of the set that the master knows: the next one is larger."""
+    incarnation: str = ""
+    """The process of the master; empty if it does not say."""
+    compared: Mapping[int, str] = {}
+    """The processes of members whose log the master has compared."""
+
+
 def alter_in_sync(
     before: BrokerSet | None,
-    wanted: Sequence[int],
+    request: InSyncRequest,
     *,
-    master_id: int,
-    master_epoch: int,
-    in_sync_epoch: int,
     is_alive: Callable[[int], bool],
-    renews: bool = False,
-    known_epoch: int = 0,
-    incarnation: str = "",
-    compared: Mapping[int, str] = {},
     heard: Heard = Heard(),  # noqa: B008 (frozen)
 ) -> BrokerSet:
     """Replace the in-sync set, as its master requests.
@@ -306,24 +318,21 @@ def alter_in_sync(
 
     Args:
         before: the broker set.
-        wanted: the in-sync set that is requested.
-        master_id, master_epoch, in_sync_epoch: what the sender takes for the present state.
+        request: what its master requests.
         is_alive: returns whether a broker of the set is alive.
-        renews: whether the in-sync set may be the one that is in force.
-        known_epoch: the newest epoch of the set that the master knows: the next one is larger.
-        incarnation: the process of the master; empty if it does not say.
-        compared: the processes of members whose log the master has compared.
         heard: what was heard before the broker set was read.
 
     Raises:
         ResponseError: the sender is not the master of this epoch, or the set cannot be so.
     """
+    master_id, master_epoch = request.master_id, request.master_epoch
+    incarnation, compared = request.incarnation, request.compared
     refusal = "Rejecting alter syncStateSet request because"
     if before is None:
         raise ResponseError(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, UNKNOWN)
-    new = tuple(sorted(set(wanted)))
+    new = tuple(sorted(set(request.wanted)))
     is_in_force = set(new) == set(before.in_sync)
-    if is_in_force and not renews:
+    if is_in_force and not request.renews:
         raise ResponseError(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
@@ -352,11 +361,11 @@ def alter_in_sync(
             f"{refusal} an older backup of etcd names the master of the epoch {master_epoch}, but"
             f" one of the epoch {heard.epochs[0]} was elected; the next scan elects",
         )
-    if in_sync_epoch != before.in_sync_epoch:
+    if request.in_sync_epoch != before.in_sync_epoch:
         raise ResponseError(
             ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
             f"{refusal} the current syncStateSet epoch is:{{{before.in_sync_epoch}}},"
-            f" not {{{in_sync_epoch}}}",
+            f" not {{{request.in_sync_epoch}}}",
         )
     for id_ in () if is_in_force else new:
         if id_ not in before.replicas:
@@ -386,7 +395,7 @@ def alter_in_sync(
         before,
         replicas=_with_log_event(before, LogEvent.COMPARED, *compares),
         in_sync=new,
-        in_sync_epoch=max(before.in_sync_epoch, known_epoch) + 1,
+        in_sync_epoch=max(before.in_sync_epoch, request.known_epoch) + 1,
         in_sync_before=before.in_sync_before if is_in_force else (),
     )
 

@@ -20,6 +20,7 @@ from cometmq.controller.broker_set import (
     UNKNOWN,
     BrokerSet,
     Heard,
+    InSyncRequest,
     Names,
     alter_in_sync,
     apply_id,
@@ -296,9 +297,18 @@ class ControllerHandler:
     async def alter_sync_state_set(self, request: Request) -> Response:
         """CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
         header = request.header(ControllerAlterSyncStateSetRequest)
-        wanted = SyncStateSet.decode(request.body)
+        members = SyncStateSet.decode(request.body)
         name = header.broker_name
-        compared = _incarnations(header.member_incarnations)
+        wanted = InSyncRequest(
+            wanted=members.sync_state_set,
+            master_id=header.master_broker_id,
+            master_epoch=header.master_epoch,
+            in_sync_epoch=members.sync_state_set_epoch,
+            renews=bool(header.renew_sync_state_set),
+            known_epoch=header.known_sync_state_set_epoch or 0,
+            incarnation=header.incarnation or "",
+            compared=_incarnations(header.member_incarnations),
+        )
         all_heard = self._live.heard(name)  # before the set is read, which then knows as much
 
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, tuple[BrokerSet, set[int]]]:
@@ -306,15 +316,8 @@ class ControllerHandler:
                 check_set(before, header.set_id or "")
             after = alter_in_sync(
                 before,
-                wanted.sync_state_set,
-                master_id=header.master_broker_id,
-                master_epoch=header.master_epoch,
-                in_sync_epoch=wanted.sync_state_set_epoch,
+                wanted,
                 is_alive=lambda id_: before is not None and self._live.is_holder_alive(before, id_),
-                renews=bool(header.renew_sync_state_set),
-                known_epoch=header.known_sync_state_set_epoch or 0,
-                incarnation=header.incarnation or "",
-                compared=compared,
                 heard=Heard() if before is None else all_heard.get(before.set_id, Heard()),
             )
             joined = set(after.in_sync) - set(() if before is None else before.in_sync)

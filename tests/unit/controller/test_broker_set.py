@@ -10,6 +10,7 @@ from cometmq.controller.broker_set import (
     BrokerSet,
     Candidate,
     Heard,
+    InSyncRequest,
     Names,
     Replica,
     alter_in_sync,
@@ -99,10 +100,9 @@ def test_an_in_sync_set_is_refused(
     with pytest.raises(ResponseError) as refusal:
         alter_in_sync(
             known,
-            new,
-            master_id=master,
-            master_epoch=epoch,
-            in_sync_epoch=set_epoch,
+            InSyncRequest(
+                wanted=new, master_id=master, master_epoch=epoch, in_sync_epoch=set_epoch
+            ),
             is_alive=lambda id_: id_ != 3,
         )
     assert refusal.value.code == code
@@ -110,7 +110,9 @@ def test_an_in_sync_set_is_refused(
 
 def test_an_accepted_in_sync_set_has_the_next_epoch() -> None:
     after = alter_in_sync(
-        three(), [3, 1], master_id=1, master_epoch=4, in_sync_epoch=6, is_alive=lambda _: True
+        three(),
+        InSyncRequest(wanted=[3, 1], master_id=1, master_epoch=4, in_sync_epoch=6),
+        is_alive=lambda _: True,
     )
 
     assert after == three(in_sync=(1, 3), in_sync_epoch=7)
@@ -121,7 +123,9 @@ def test_a_set_in_force_is_renewed_if_the_master_asks_for_that() -> None:
 
     def alter(new: list[int], **state: int) -> BrokerSet:
         sender = {"master_id": 1, "master_epoch": 4, "in_sync_epoch": 6} | state
-        return alter_in_sync(three(), new, **sender, is_alive=lambda id_: id_ == 1, renews=True)
+        return alter_in_sync(
+            three(), InSyncRequest(wanted=new, renews=True, **sender), is_alive=lambda id_: id_ == 1
+        )
 
     assert alter([2, 1]) == three(in_sync_epoch=7)
     assert alter([1]) == three(in_sync=(1,), in_sync_epoch=7)
@@ -347,7 +351,9 @@ def test_what_earlier_releases_have_stored_is_read_and_what_they_ignore_is_only_
 
 def altered(before: BrokerSet, wanted: list[int], **changes: object) -> BrokerSet:
     sender = {"master_id": 1, "master_epoch": 4, "in_sync_epoch": 6, "incarnation": "p1"}
-    return alter_in_sync(before, wanted, is_alive=lambda _: True, **(sender | changes))  # type: ignore[arg-type]
+    heard = changes.pop("heard", Heard())
+    request = InSyncRequest(wanted=wanted, **(sender | changes))  # type: ignore[arg-type]
+    return alter_in_sync(before, request, is_alive=lambda _: True, heard=heard)  # type: ignore[arg-type]
 
 
 def test_the_master_verifies_what_it_has_compared() -> None:

@@ -633,6 +633,17 @@ async def test_much_travels_both_ways_over_tls(make_peer: MakePeer) -> None:
     await client.close()
 
 
+async def test_a_client_reads_responses_while_its_requests_are_not_taken(peer: Peer) -> None:
+    """The server does not read the next request until its response is read."""
+    client = RemotingClient()
+    bodies = [bytes([n]) * 12_000_000 for n in range(8)]
+    answers = await asyncio.gather(
+        *(client.call(peer.address, ECHO, body=body, timeout=60) for body in bodies)
+    )
+    assert [answer.body for answer in answers] == bodies
+    await client.close()
+
+
 async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(
     slack_s: float, make_peer: MakePeer
 ) -> None:

@@ -360,13 +360,15 @@ class RemotingClient:
             raise
 
     def _connection(self) -> Connection:
-        return Connection(
+        connection = Connection(
             self._handlers,
             settings=self._settings,
             supervisor=self._supervisor,
             on_close=self._forget,
             language=self._language,
         )
+        connection.is_client = True
+        return connection
 
     def _forget(self, connection: Connection) -> None:
         self._leaving.pop(connection, None)

@@ -223,7 +223,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     # --- back-pressure ------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """Write and read nothing until `resume_writing`, and measure how long that takes."""
+        """Write nothing until `resume_writing`, and measure how long that takes."""
         self._full_since_s = perf_counter()
         super().pause_writing()
 

@@ -68,6 +68,7 @@ cdef class Wire:
     cdef readonly bint _reading
     cdef bint _in_batch
     cdef public bint _back_pressure
+    cdef public bint is_client
     cdef readonly int _frame_pauses
     cdef bint _yielded
     cdef bint _ended
@@ -127,6 +128,7 @@ cdef class Wire:
     @cython.locals(burst=list, room=cython.Py_ssize_t, burst_bytes=cython.Py_ssize_t)
     cpdef _write_burst(self)
     cdef _await_room(self)
+    cdef _begin_back_pressure(self)
     cpdef end_back_pressure(self)
     cpdef pause_writing(self)
     cpdef resume_writing(self)

@@ -11,7 +11,8 @@ More than 256 KiB are written in bursts, one in each iteration of the event loop
 together write 768 KiB of large responses in an iteration, so that others are served in between.
 
 A wire whose peer does not read its responses is not read either until the peer reads; if more
-responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
+responses pile up, for instance of held pulls, the wire is closed. The wire of a client is read: if
+both ends waited for the other one to read, neither would. A wire is also not read
 while a request that the others must not overtake is handled, and after `work_s_max` seconds of work
 until the next iteration of the event loop: other connections come first then.
 
@@ -237,7 +238,9 @@ class Wire:
         self._reading = False
         self._in_batch = False
         self._back_pressure = False
-        """Whether nothing is read until the peer has read its responses."""
+        """Whether the peer has to read before more is written, and read from a server's wire."""
+        self.is_client = False
+        """Whether it is read although its peer does not read: mostly it receives responses."""
         self._frame_pauses = 0
         self._yielded = False
         self._ended = False
@@ -424,7 +427,8 @@ class Wire:
         """Whether the next frame may be handled now."""
         if self._frame_pauses or self._yielded:
             return False
-        return self._ended or not (self._back_pressure or self._closing)
+        is_unread = self._back_pressure and not self.is_client
+        return self._ended or not (is_unread or self._closing)
 
     def _yield_to_others(self) -> None:
         """Handle no further frames in this iteration of the event loop."""
@@ -593,8 +597,7 @@ class Wire:
         if self._unsent or (size > _JOIN_BYTES_MAX and size > self._batch.burst_bytes()):
             self._unsent.extend(out)
             self._unsent_bytes += size
-            self._back_pressure = True
-            self._stop_reading()
+            self._begin_back_pressure()
             if not (self._burst_waits or self._writing_paused):
                 self._write_burst()
         else:
@@ -643,15 +646,20 @@ class Wire:
         self._burst_waits = True
         self._batch.bursting.append(self)
 
+    def _begin_back_pressure(self) -> None:
+        self._back_pressure = True
+        if not self.is_client:
+            self._stop_reading()
+
     def end_back_pressure(self) -> None:
         """Read on: the transport has taken all responses."""
         self._back_pressure = False
         self._read_on()
 
     def pause_writing(self) -> None:
-        """Write and read nothing until `resume_writing`: the transport's write buffer is full."""
-        self._writing_paused = self._back_pressure = True
-        self._stop_reading()
+        """Write nothing until `resume_writing`: the transport's write buffer is full."""
+        self._writing_paused = True
+        self._begin_back_pressure()
         self._hold(self._held_bytes)
 
     def resume_writing(self) -> None:

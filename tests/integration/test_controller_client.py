@@ -23,6 +23,7 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
+from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.ports import free_port
 from support.brokers.pairs import until
 from support.controllers.controllers import listening_controller
@@ -62,7 +63,7 @@ async def group() -> AsyncIterator[Group]:
         second = await stack.enter_async_context(
             listening_controller(store, controller_id="n1", lease_s=2)
         )
-        client = RemotingClient(name="test", close_silent=True)
+        client = RemotingClient(name="test", policy=ConnectionPolicy(close_silent=True))
         stack.push_async_callback(client.close)
         made = Group(first, second, client)
         yield made

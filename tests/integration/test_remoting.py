@@ -35,6 +35,7 @@ from cometmq.remoting.server import CLOSES_PER_ITERATION, OPENINGS_PER_ITERATION
 from cometmq.remoting.tls import client_context
 from support.checks.virtual_time import virtual
 from support.wire.frames import CommandDecoder
+from support.wire.strangers import Strangers
 
 ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE, WORK = 9001, 9002, 9003, 9004, 9005, 9006, 9007
 
@@ -740,7 +741,7 @@ async def test_many_ends_at_once_close_a_few_connections_in_each_iteration(
 
 
 async def test_closed_connections_leave_nothing_to_the_garbage_collector() -> None:
-    server = RemotingServer({}, knows=lambda _connection, _command: False)
+    server = RemotingServer({}, access=Strangers())
     await server.start("127.0.0.1", 0)
 
     async def open_and_close() -> None:

@@ -22,6 +22,7 @@ from cometmq.remoting import (
     Request,
     Response,
 )
+from cometmq.remoting.client import ConnectionPolicy
 from support.checks.cancelling import cancel_at_every_await
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
@@ -98,7 +99,7 @@ async def begun(work: asyncio.Task[Command], peer: Peer) -> None:
 
 async def test_a_connection_is_given_up_when_a_call_over_it_brings_nothing(peer: Peer) -> None:
     """The others that wait over it end at once; the next call has a new connection."""
-    async with client_with(close_silent=True) as client:
+    async with client_with(policy=ConnectionPolicy(close_silent=True)) as client:
         waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
         await begun(waiting, peer)
         before = await client.connection(peer.address)
@@ -117,7 +118,7 @@ async def test_a_held_call_survives_the_time_out_of_another_while_the_peer_answe
     peer: Peer,
 ) -> None:
     """A single slow request says nothing about the connection."""
-    async with client_with(close_silent=True) as client:
+    async with client_with(policy=ConnectionPolicy(close_silent=True)) as client:
         waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
         await begun(waiting, peer)
         slow = asyncio.create_task(client.call(peer.address, NEVER, timeout=LONG_ENOUGH_S))
@@ -136,7 +137,7 @@ async def test_a_connection_is_kept_after_a_short_wait_or_when_told_so(
 ) -> None:
     if close_silent:  # a pause of the machine must not make the short wait a long one
         monkeypatch.setattr("cometmq.remoting.client.SILENT_S", 30.0)
-    async with client_with(close_silent=close_silent) as client:
+    async with client_with(policy=ConnectionPolicy(close_silent=close_silent)) as client:
         before = await client.connection(peer.address)
         with pytest.raises(CallTimeoutError):
             await client.call(peer.address, NEVER, timeout=timeout)
@@ -148,7 +149,7 @@ async def test_a_request_is_repeated_over_a_new_connection_when_the_peer_is_leav
     peer: Peer,
 ) -> None:
     """What waits over the old one is still answered there."""
-    async with client_with(retry_leaving=True) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=True)) as client:
         waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
         await begun(waiting, peer)
 
@@ -164,7 +165,7 @@ async def test_a_request_is_repeated_once_and_then_answered_with_what_the_peer_s
     peer: Peer,
 ) -> None:
     peer.leaves_always = True
-    async with client_with(retry_leaving=True) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=True)) as client:
         answer = await client.call(peer.address, LEAVE, timeout=60)
 
     assert answer.code == ResponseCode.GO_AWAY
@@ -172,7 +173,7 @@ async def test_a_request_is_repeated_once_and_then_answered_with_what_the_peer_s
 
 
 async def test_a_request_is_not_repeated_when_told_so(peer: Peer) -> None:
-    async with client_with(retry_leaving=False) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=False)) as client:
         answer = await client.call(peer.address, LEAVE, timeout=60)
 
     assert answer.code == ResponseCode.GO_AWAY
@@ -194,7 +195,7 @@ class Stamp:
 
 
 async def test_hooks_see_the_repeated_request_as_one_of_its_own(peer: Peer) -> None:
-    async with client_with(retry_leaving=True, hooks=[Stamp()]) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=True), hooks=[Stamp()]) as client:
         await client.call(peer.address, LEAVE, timeout=60)
 
     assert [request.command.fields["count"] for request in peer.seen] == ["1", "2"]
@@ -208,7 +209,7 @@ async def test_requests_say_the_language_they_are_told_to(peer: Peer) -> None:
 
 
 async def test_closing_closes_the_connections_of_leaving_peers_too(peer: Peer) -> None:
-    async with client_with(retry_leaving=True) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=True)) as client:
         waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
         await begun(waiting, peer)
         await client.call(peer.address, LEAVE, timeout=60)
@@ -218,7 +219,7 @@ async def test_closing_closes_the_connections_of_leaving_peers_too(peer: Peer) -
 
 
 async def test_a_request_that_is_repeated_can_be_cancelled_wherever_it_waits(peer: Peer) -> None:
-    async with client_with(retry_leaving=True) as client:
+    async with client_with(policy=ConnectionPolicy(retry_leaving=True)) as client:
 
         async def repeated() -> None:
             peer.leaving.clear()
@@ -262,7 +263,9 @@ async def test_a_connection_that_is_used_or_waited_on_is_not_idle(peer: Peer) ->
 
 @pytest.mark.usefixtures("virtual_time")
 async def test_the_connection_of_a_leaving_peer_is_closed_once_it_is_idle(peer: Peer) -> None:
-    async with client_with(settings=SOON_IDLE, retry_leaving=True) as client:
+    async with client_with(
+        settings=SOON_IDLE, policy=ConnectionPolicy(retry_leaving=True)
+    ) as client:
         leaving = await client.connection(peer.address)
         await client.call(peer.address, LEAVE, timeout=60)
         assert not leaving.closed

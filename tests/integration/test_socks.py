@@ -19,6 +19,7 @@ from cometmq.remoting import (
     Response,
     TlsSettings,
 )
+from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
@@ -111,7 +112,7 @@ async def client_through(
 ) -> AsyncIterator[RemotingClient]:
     config = json.dumps({network: {"addr": proxy.address, **account}})
     tls = client_context() if secret else None
-    made = RemotingClient(proxies=SocksProxies.parse(config), tls=tls)
+    made = RemotingClient(policy=ConnectionPolicy(proxies=SocksProxies.parse(config)), tls=tls)
     try:
         yield made
     finally:

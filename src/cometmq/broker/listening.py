@@ -102,8 +102,7 @@ class Listening:
             tls=self._core.configuration[TlsSettings],
             name=name,
             on_close=self._on_close,
-            guard=None if self._access is None else self._access.guard,
-            knows=None if self._access is None else self._access.knows,
+            access=self._access,
             latencies=self._core.measures.latencies,
         )
 

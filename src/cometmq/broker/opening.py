@@ -33,6 +33,7 @@ from cometmq.remoting import (
     TlsSettings,
     outgoing_context,
 )
+from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings, kept_log_file_bytes
@@ -61,7 +62,7 @@ def client_of(configuration: Configuration) -> RemotingClient:
         tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
         name="broker-client",
         hooks=signing_hooks(configuration[BrokerSettings].inner_client_credentials),
-        close_silent=True,
+        policy=ConnectionPolicy(close_silent=True),
     )
 
 

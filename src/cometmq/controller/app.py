@@ -155,8 +155,7 @@ class Controller:
             tls=configuration[TlsSettings],
             name="controller",
             on_close=self._connection_closed,
-            guard=None if access is None else access.guard,
-            knows=None if access is None else access.knows,
+            access=access,
             latencies=self._latencies,
         )
         self._jobs = JobRunner(

@@ -114,8 +114,7 @@ class NameServer:
             tls=self.configuration[TlsSettings],
             name="namesrv",
             on_close=self.core.liveness.connection_closed,
-            guard=None if access is None else access.guard,
-            knows=None if access is None else access.knows,
+            access=access,
         )
 
     @property

@@ -7,7 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import OUR_LANGUAGE, Command
@@ -41,6 +41,19 @@ CHECK_S_MIN = 0.25
 """How often idle connections are closed, and the shortest time between two checks."""
 
 
+class ConnectionPolicy(NamedTuple):
+    """How connections to peers are opened, and when they are given up."""
+
+    close_silent: bool = False
+    """Close a connection when a call over it times out after a second or more in which nothing at
+    all came from the peer."""
+    retry_leaving: bool = False
+    """When a peer responds that it is leaving, repeat the request once over a new connection; the
+    old one stays until the peer closes it."""
+    proxies: SocksProxies | None = None
+    """Which addresses are reached through SOCKS proxies."""
+
+
 class RemotingClient:
     """Calls peers by ``host:port``; one connection for each address.
 
@@ -55,11 +68,7 @@ class RemotingClient:
         hooks: called for every request in this order, for every response in the opposite one.
         on_connect: called with the address of each new connection, before anything is sent.
         language: the language that each request names.
-        close_silent: close a connection when a call over it times out after a second or more in
-            which nothing at all came from the peer.
-        proxies: which addresses are reached through SOCKS proxies.
-        retry_leaving: when a peer responds that it is leaving, repeat the request once over a new
-            connection; the old one stays until the peer closes it.
+        policy: how connections are opened, and when they are given up.
     """
 
     def __init__(
@@ -72,9 +81,7 @@ class RemotingClient:
         hooks: Sequence[RpcHook] = (),
         on_connect: Callable[[str, Connection], None] | None = None,
         language: LanguageCode = OUR_LANGUAGE,
-        close_silent: bool = False,
-        retry_leaving: bool = False,
-        proxies: SocksProxies | None = None,
+        policy: ConnectionPolicy = ConnectionPolicy(),  # noqa: B008 (a tuple)
     ) -> None:
         self._settings = settings or RemotingSettings()
         self._handlers = {} if handlers is None else handlers
@@ -86,9 +93,7 @@ class RemotingClient:
         self.on_disconnect: Callable[[str], None] | None = None
         """Called with the address of each connection that is lost or closed."""
         self._language = language
-        self._close_silent = close_silent
-        self._retry_leaving = retry_leaving
-        self._proxies = proxies
+        self._policy = policy
         self._leaving: dict[Connection, None] = {}
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -175,7 +180,7 @@ class RemotingClient:
     def _close_if_silent(self, connection: Connection, began_s: float) -> None:
         """Close a connection if its peer sent nothing while a call waited: it may be cut off."""
         waited_s = monotonic() - began_s
-        if not self._close_silent or waited_s < SILENT_S or connection.received_s > began_s:
+        if not self._policy.close_silent or waited_s < SILENT_S or connection.received_s > began_s:
             return
         log.warning(
             "closed a connection: no data before the deadline peer=%s seconds=%.1f",
@@ -189,7 +194,7 @@ class RemotingClient:
 
         No new requests are sent over this one; calls in flight still wait for responses.
         """
-        if response.code != ResponseCode.GO_AWAY or not self._retry_leaving:
+        if response.code != ResponseCode.GO_AWAY or not self._policy.retry_leaving:
             return False
         log.info("repeating a request: the peer is shutting down address=%s", address)
         self._retire(address, connection)
@@ -312,7 +317,8 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         connection = self._connection()
         options: dict[str, Any] = {"ssl": self._tls} if self._tls else {}
-        proxy = None if self._proxies is None else self._proxies.to(host)
+        proxies = self._policy.proxies
+        proxy = None if proxies is None else proxies.to(host)
         try:
             async with asyncio.timeout(CONNECT_S):
                 if proxy is None:

@@ -68,10 +68,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         supervisor: Supervisor,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
-        unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
         guard: Guard | None = None,
-        latencies: Latencies | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -81,9 +79,11 @@ class Connection(Peer, asyncio.BufferedProtocol):
             fast_path = ResponseReader(self.inflight, settings.frame_bytes_max)
         super().__init__(loop, settings.frame_bytes_max, settings.write_buffer_bytes_max, fast_path)
         self._handlers = handlers
-        self._unknown = unknown or refuse_unknown
         self._guard = guard
-        self._latencies = latencies
+        self.unknown: RequestHandler = refuse_unknown
+        """Handles request codes without a handler."""
+        self.latencies: Latencies | None = None
+        """Counts how long responses take."""
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
@@ -171,10 +171,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
-        incoming.latencies, slow = self._latencies, self.slow
-        if slow is not None or self._latencies is not None:
+        incoming.latencies, slow = self.latencies, self.slow
+        if slow is not None or self.latencies is not None:
             incoming.began_s = perf_counter()
-        handler = self._handlers.get(incoming.code, self._unknown)
+        handler = self._handlers.get(incoming.code, self.unknown)
         try:
             guard = self._guard
             result = handler(incoming) if guard is None else guard(incoming, handler)

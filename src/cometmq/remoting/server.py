@@ -15,8 +15,8 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
@@ -26,7 +26,7 @@ from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.listener import Listener
 from cometmq.remoting.paced_queue import PacedQueue
-from cometmq.remoting.requests import Guard, RequestHandler
+from cometmq.remoting.requests import Request, RequestHandler, Response
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
@@ -52,6 +52,21 @@ HANDSHAKE_S = 30.0
 ABORT_S = 0.2
 
 
+class Access(Protocol):
+    """Decides which requests are served."""
+
+    def knows(self, connection: Connection, command: Command, /) -> bool:
+        """Return whether the sender of a request has an account, by its header alone.
+
+        Without one it may send no large frames.
+        """
+
+    def guard(
+        self, request: Request, handler: RequestHandler, /
+    ) -> Response | Awaitable[Response | None] | None:
+        """Handle a request, or refuse it: see `Guard` of `cometmq.remoting.requests`."""
+
+
 class RemotingServer:
     """One listening port.
 
@@ -62,9 +77,7 @@ class RemotingServer:
         unknown: handles request codes without a handler; by default it responds with code 3.
         name: for logs and tasks.
         on_close: called with every connection that ends.
-        guard: see `Guard`; None lets every request through.
-        knows: returns whether the sender of a request has an account, by its header alone; without
-            one it may send no large frames. None if accounts do not count.
+        access: decides which requests are served; None for all.
         latencies: counts how long responses take, for metrics.
     """
 
@@ -77,8 +90,7 @@ class RemotingServer:
         unknown: RequestHandler | None = None,
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
-        guard: Guard | None = None,
-        knows: Callable[[Connection, Command], bool] | None = None,
+        access: Access | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._handlers = handlers
@@ -87,8 +99,8 @@ class RemotingServer:
         self._unknown = unknown
         self._name = name
         self._on_close = on_close
-        self._guard = guard
-        self._knows = knows
+        self._access = access
+        self._guard = None if access is None else access.guard
         self._latencies = latencies
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
@@ -309,16 +321,17 @@ class RemotingServer:
             supervisor=self._requests,
             on_open=self._opened,
             on_close=self._closed,
-            unknown=self._unknown,
             fast_path=self.fast_path,
             guard=self._guard,
-            latencies=self._latencies,
         )
+        if self._unknown is not None:
+            connection.unknown = self._unknown
+        connection.latencies = self._latencies
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.transport_bytes_max = UNREAD_BYTES_MIN
         connection.ended = self._ended
         connection.warn = self._problems.add
-        if self._knows is not None:
+        if self._access is not None:
             connection.may_be_large = self._may_be_large
         connection.slow = self._slow
         return connection
@@ -326,7 +339,7 @@ class RemotingServer:
     def _may_be_large(self, connection: Connection, command: Command) -> bool:
         if command.is_response:  # clients do not sign these
             return connection.inflight.awaits(command.opaque)
-        return self._knows is None or self._knows(connection, command)
+        return self._access is None or self._access.knows(connection, command)
 
     def _opened(self, connection: Connection) -> None:
         self._connections[connection] = None

@@ -83,10 +83,10 @@ def link(
             settings=settings,
             supervisor=supervisor,
             on_close=on_close,
-            latencies=latencies,
         ),
         Connection(client or {}, settings=settings, supervisor=supervisor),
     )
+    readers[0].latencies = latencies
     join(*readers)
     return readers
 

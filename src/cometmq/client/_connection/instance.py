@@ -60,6 +60,7 @@ from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
+from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor, is_call_failure, shielded
 from cometmq.system.failure_log import FailureLog, log_text, log_trace
@@ -125,9 +126,11 @@ class ClientCore(Lifecycle):
             hooks=_all_hooks(self.settings, hooks),
             on_connect=self._connected,
             language=LanguageCode[self.settings.language],
-            close_silent=self.settings.close_after_timeout,
-            retry_leaving=self.settings.reconnect_for_go_away,
-            proxies=SocksProxies.parse(self.settings.socks_proxies),
+            policy=ConnectionPolicy(
+                close_silent=self.settings.close_after_timeout,
+                retry_leaving=self.settings.reconnect_for_go_away,
+                proxies=SocksProxies.parse(self.settings.socks_proxies),
+            ),
         )
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses, note=note)

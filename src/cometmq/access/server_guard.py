@@ -18,7 +18,7 @@ LOG_S: Final = 10.0
 
 
 class ServerGuard:
-    """Refuses requests without a signature, and those that need an administrator.
+    """Refuses requests without a signature, and requests that need an administrator.
 
     Args:
         accounts: the accounts.

@@ -1,4 +1,4 @@
-"""Signs the requests of a server to other servers, such as those of a slave to its master.
+"""Signs the requests of a server to other servers, such as the requests of a slave to its master.
 
     innerClientAuthenticationCredentials={"accessKey":"…","secretKey":"…"}
 

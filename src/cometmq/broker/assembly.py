@@ -1,4 +1,4 @@
-"""Builds the features of a broker, each with those that it depends on; nothing runs yet."""
+"""Builds the features of a broker, each with the features that it depends on; nothing runs yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cometmq.broker.transactions.feature import TransactionsFeature
 
 
 class Features(NamedTuple):
-    """The features of a broker, each behind those that it depends on.
+    """The features of a broker, each behind the features that it depends on.
 
     Fast paths are tried in this order.
     """

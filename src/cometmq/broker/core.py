@@ -63,7 +63,7 @@ class Core(msgspec.Struct, frozen=True):
     """The files of the tables."""
 
     def table_file(self, name: str) -> JsonFile:
-        """Return a file beside those of the tables."""
+        """Return a file beside the files of the tables."""
         return table_file(self.configuration, self.files, name)
 
     def persist_offsets(self) -> None:

@@ -207,7 +207,7 @@ class Life:
             feature.before_truncation(log_end)
 
     async def stop(self, ports: Ports, roles: RoleChanges, cold_reads: ColdReads) -> None:
-        """Refuse new requests, and wait for those in progress.
+        """Refuse new requests, and wait for requests in progress.
 
         Args:
             ports: the connections.

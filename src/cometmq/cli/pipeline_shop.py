@@ -182,7 +182,7 @@ class Shop:
     def _settled(
         self, pending: list[tuple[str, Future[SendReceipt]]], *, wait: bool
     ) -> list[tuple[str, Future[SendReceipt]]]:
-        """Count the orders that are acknowledged, and give those that are not yet."""
+        """Count the orders that are acknowledged, and return the other orders."""
         open_still = []
         for country, future in pending:
             if wait or future.done():

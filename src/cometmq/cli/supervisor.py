@@ -41,7 +41,7 @@ class RestartPolicy:
 
 
 class _Child:
-    """One server: the process that runs now, and those that replace it."""
+    """One server: the process that runs now, and the processes that replace it."""
 
     def __init__(self, name: str, command: Sequence[str], policy: RestartPolicy) -> None:
         self.name = name

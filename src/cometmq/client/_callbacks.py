@@ -166,7 +166,7 @@ def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -
 TRACE_EVERY_S = 60.0
 """From one traceback of a kind of error to the next, in seconds."""
 KINDS_MAX = 256
-"""Kinds of errors that are remembered; of more, the ones logged longest ago are forgotten."""
+"""Kinds of errors that are remembered; of more, the errors logged longest ago are forgotten."""
 
 
 class TraceTimes:

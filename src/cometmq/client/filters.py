@@ -35,7 +35,7 @@ _SQL_MARKS = re.compile(r"[=<>']|\s(and|or|in|is|between)\s(?!\s*(\|\||$))", re.
 """Signs that most SQL expressions contain, and hardly any tags do."""
 
 EXPRESSION_BYTES_MAX = 1024 * 1024
-"""The limit of a tag or SQL expression: heartbeats contain those of all subscriptions."""
+"""The limit of a tag or SQL expression: heartbeats contain the expressions of all subscriptions."""
 _CLASS_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Name and source of a class filter; the rest of the frame is for the other fields."""
 

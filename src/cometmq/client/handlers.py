@@ -32,7 +32,7 @@ class Consumed(Enum):
     """
 
     SUCCESS = "CONSUME_SUCCESS"
-    """The messages are consumed; the same as None."""
+    """The messages are consumed; None means that, too."""
     LATER = "RECONSUME_LATER"
     """Redeliver the messages after a delay, which grows with each redelivery."""
 
@@ -51,7 +51,7 @@ class ConsumedInOrder(Enum):
     """
 
     SUCCESS = "SUCCESS"
-    """The message is consumed; the same as None."""
+    """The message is consumed; None means that, too."""
     SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
     """Redeliver the message after a pause, before any other message of the queue."""
     COMMIT = "COMMIT"

@@ -248,7 +248,7 @@ class Producer(Lifecycle):
             )
 
     async def _end_sends(self, timeout: float) -> None:
-        """Accept no more sends, and wait for those in flight."""
+        """Accept no more sends, and wait for the sends in flight."""
         await self._pending.close(timeout)
 
     @overload

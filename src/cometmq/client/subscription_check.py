@@ -1,4 +1,4 @@
-"""Compares this member's subscriptions with those of the other members of its group.
+"""Compares the subscriptions of this member and of the other members of its group.
 
 All members of a group must have the same subscriptions. A broker uses one subscription per group,
 and the group also allocates queues to members that do not read them. CometMQ's broker returns the

@@ -153,7 +153,7 @@ class LiveBrokers:
             self._keep(known.name, known.set_id, heard)
 
     def _keep(self, name: str, set_id: str, heard: Heard) -> Heard:
-        """Keep numbers, if the set has an id and a table has room; return those that are kept."""
+        """Keep numbers, if the set has an id and a table has room; return the kept ones."""
         sets = self._heard.get(name, {})
         is_full = len(self._heard) >= BROKERS_MAX if not sets else len(sets) >= SETS_MAX
         if not set_id or (set_id not in sets and is_full):

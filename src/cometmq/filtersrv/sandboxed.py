@@ -64,7 +64,7 @@ _FUTEX_WAITS_AND_WAKES = (0, 1, 9, 10)
 """Not the operations on priority inheritance, which filters do not need."""
 _SIGKILL = 9
 _FOREIGN_CALLS_FROM = 0x4000_0000
-"""Numbers from here on are those of the x32 interface."""
+"""Numbers from here on belong to the x32 interface."""
 
 
 class Machine:

@@ -113,7 +113,7 @@ def _signature_and_types(method: Callable[..., Any]) -> tuple[inspect.Signature,
 
 
 def _is_utf8(value: Any) -> bool:
-    """Return whether UTF-8 can encode a text, and those in a collection: surrogates it cannot.
+    """Return whether UTF-8 can encode a text, or all texts of a collection: surrogates it cannot.
 
     Python makes surrogates of arguments and names of files that are not in UTF-8.
     """
@@ -150,7 +150,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _items_fit(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
-    """Return whether the items of a collection fit; those of an iterator are not read."""
+    """Return whether the items of a collection fit; an iterator is not read."""
     if issubclass(origin, Mapping):
         key, item = parts
         return all(_fits(k, key) and _fits(each, item) for k, each in value.items())

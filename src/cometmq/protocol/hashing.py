@@ -114,7 +114,7 @@ def _extend_by_powers(hash_of_prefix: int, data: bytes) -> int:
 
 
 _extend_again = lru_cache(4096)(_extend_by_powers)
-"""Caches hashes of prefixes that occur often, such as those of the unique ids of a producer."""
+"""Caches hashes of frequent prefixes, such as the prefixes of the unique ids of a producer."""
 
 
 def _extend_text(hash_of_prefix: int, text: str) -> int:

@@ -383,7 +383,7 @@ def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, 
 
 
 def as_received(message: Any) -> StoredMessage:
-    """Return a copy whose fields are those of the record, whatever a handler has changed.
+    """Return a copy with the fields of the record, whatever a handler has changed.
 
     A message that was not decoded lazily has no record: it is returned itself.
     """

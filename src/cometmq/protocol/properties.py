@@ -31,7 +31,7 @@ PROPERTIES_BYTES_MAX = 32767
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
-    """Write properties in their order; those that are None are left out."""
+    """Write properties in their order; properties that are None are left out."""
     return "".join(
         [f"{name}\x01{value}\x02" for name, value in properties.items() if value is not None]
     ).encode()

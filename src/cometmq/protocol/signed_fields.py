@@ -91,7 +91,7 @@ class SignedFields:
         self._signature_at = self._signature_end = 0
 
     def note(self, memory: Memory, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
-        """Take one field; the arguments are those of `HeaderScanner.note`.
+        """Take one field; the arguments are as for `HeaderScanner.note`.
 
         Returns:
             Whether the field is about the account, and so says nothing else of the request.

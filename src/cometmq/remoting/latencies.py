@@ -30,7 +30,7 @@ _HELD, _ONEWAY, _UNSENT = 1, 2, 4
 _KNOWN = frozenset(map(int, RequestCode))
 _RESPONSES = frozenset(map(int, ResponseCode))
 OTHER: Final = -1
-"""The request code of those that are not counted apart."""
+"""The request code of all requests that are not counted apart."""
 
 
 class Histogram:

@@ -63,7 +63,7 @@ BATCH_BYTES_MAX = 64 * 1024
 """Limit of the responses in a write batch; those of a connection are counted when it joins."""
 _BATCH_BYTES_MAX = BATCH_BYTES_MAX
 WORK_S_MAX = 0.002
-"""The time for which frames of one connection are handled before those of others."""
+"""The time for which frames of one connection are handled before frames of others."""
 _SAME_ITERATION_S = 0.0002
 """A read so soon after another of its connection may belong to the same iteration of the loop."""
 UNSENT_FACTOR_MAX = 64

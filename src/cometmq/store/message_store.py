@@ -412,7 +412,7 @@ class MessageStore:
         self._held = None
 
     def copy_only(self, is_copy: bool) -> None:
-        """Refuse all messages but those that `replica` receives, or accept others again."""
+        """Refuse all messages but the messages that `replica` receives, or accept others again."""
         self._appender.is_copy = is_copy
 
     @property

@@ -290,7 +290,7 @@ def write_changes(path: Path, values: Mapping[str, str], files: Files) -> None:
 
 
 def _keep_permissions(path: Path) -> None:
-    """Give the permissions of a file to those that replace it: it may contain passwords."""
+    """Give the permissions of a file to the files that replace it: it may contain passwords."""
     try:
         mode = path.stat().st_mode & 0o777
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The settings of RocketMQ: those of release 4.9.8 and of release 5.3.3.
+"""The settings of RocketMQ 4.9.8 and 5.3.3.
 
 A key of RocketMQ that no settings class claims has no effect and causes a warning; any other
 unknown key is an error. Tools of RocketMQ expect all keys in the settings that a server shows, so

@@ -375,7 +375,7 @@ def _unless_gone(problem: OSError) -> None:
 
 
 def _mode(path: Path) -> int:
-    """Return the permissions of a file, those of a new one if there is none."""
+    """Return the permissions of a file, or the permissions of a new file if there is none."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

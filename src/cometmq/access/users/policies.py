@@ -70,7 +70,7 @@ class ResourceTypeCode(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How an entry names its resource; the numbers are those of the database."""
+    """How an entry names its resource; the database has these numbers."""
 
     ANY = 1
     LITERAL = 2
@@ -259,7 +259,7 @@ def decode_policies(name: str, data: bytes) -> tuple[Policy, ...]:
 def with_entries(
     policies: Sequence[Policy], more: Iterable[tuple[PolicyType, Sequence[PolicyEntry]]]
 ) -> tuple[Policy, ...]:
-    """Return policies with further entries, which replace those of the same type and resource.
+    """Return policies with further entries, which replace entries of the same type and resource.
 
     Raises:
         ConfigError: there are too many.

@@ -41,7 +41,7 @@ class UserType(IntEnum):
 
 
 class UserStatus(IntEnum):
-    """Whether a user's requests are accepted; the names are those of requests."""
+    """Whether a user's requests are accepted; requests have these names."""
 
     ENABLE = 1
     DISABLE = 2

@@ -56,7 +56,7 @@ class AccessFeature(BrokerFeature):
         return self.accounts or self.users
 
     def rights(self) -> Mapping[int, Rights]:
-        """Return what the requests need, and those that no broker of ours serves."""
+        """Return what the requests need, also requests that no broker of ours serves."""
         from cometmq.broker.access import unserved
 
         return {**unserved.RIGHTS, **super().rights()}

@@ -45,7 +45,7 @@ class ConnectionsHandler:
         self._producers = producers
 
     async def of_consumers(self, request: Request) -> Response:
-        """Return the members and subscriptions of a consumer group, and those of each member.
+        """Return the members of a consumer group, its subscriptions, and the subscriptions of each.
 
         The latter is an addition that RocketMQ's clients ignore.
         """

@@ -267,7 +267,7 @@ class HeartbeatHandler:
         return wants_all
 
     def _is_outdated(self, data: HeartbeatData, name: str) -> bool:
-        """Return whether the subscriptions of a group are older than those of a heartbeat."""
+        """Return whether a heartbeat has newer subscriptions than a group."""
         group = self._consumers.group(name)
         if group is None or not group.subscriptions:
             return data.without_sub

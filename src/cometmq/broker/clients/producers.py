@@ -24,7 +24,7 @@ from cometmq.system.failure_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 GROUPS_MAX = 2_000
-"""The limit of the groups of one connection: twice those of one heartbeat."""
+"""The limit of the groups of one connection: twice the groups of one heartbeat."""
 CLIENT_IDS_MAX = 100
 """The client ids of one connection that are found; a client has one. The newest ones count."""
 

@@ -73,7 +73,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release the locks of this client; those of others stay."""
+        """Release the locks of this client; the locks of other clients stay."""
         held = self._groups.get(group)
         if held is None:
             return

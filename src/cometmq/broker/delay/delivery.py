@@ -71,7 +71,7 @@ FAILURE_S = 10.0
 FAILURES_MAX: Final = 3
 """How often one message may fail for another reason than a refusal of the store."""
 READ_AHEAD_MS: Final = 1000
-"""Messages that are due within this time are read with those that are due now."""
+"""Messages that are due within this time are read with messages that are due now."""
 READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
 UNCONFIRMED_MAX: Final = 256
@@ -166,7 +166,7 @@ class ScheduledDelivery:
         self._saved_log_offset: int | None = None
         """The end of the log that the file names."""
         self._is_copy = False
-        """Whether the offsets are those of the master of this broker."""
+        """Whether the offsets come from the master of this broker."""
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
         self.on_delivery = on_delivery
@@ -369,12 +369,12 @@ class ScheduledDelivery:
         return dict(self._offsets)
 
     def confirmed_offsets(self) -> Numbers:
-        """Return those that count no message whose delivery may be truncated yet."""
+        """Return the offsets that count no message whose delivery may be truncated yet."""
         self._drop_confirmed()
         return dict(self._unconfirmed[0][0]) if self._unconfirmed else self.offsets()
 
     def _drop_confirmed(self) -> None:
-        """Keep the last confirmed pair, and those behind it."""
+        """Keep the last confirmed pair, and the pairs behind it."""
         confirmed_to, kept = self._store.confirmed_to, self._unconfirmed
         while len(kept) > 1 and kept[1][1] <= confirmed_to:
             del kept[0]

@@ -642,7 +642,7 @@ class ElectedRole:
             await asyncio.sleep(self._settings().broker_heartbeat_interval_ms / 1000)
 
     def _is_late(self) -> bool:
-        """Return whether the controllers may have missed so many heartbeats that they elected."""
+        """Return whether the controllers may have elected because they missed heartbeats."""
         limit_s = self._settings().controller_heartbeat_timeout_ms / 1000
         return self._clock.since_boot() - self._ran_s > limit_s
 
@@ -650,7 +650,7 @@ class ElectedRole:
         return self._stood_still_s != NEVER_S or self._is_late()
 
     def _is_cut_off(self) -> bool:
-        """Return whether the controllers may have missed so many heartbeats that they elected."""
+        """Return whether the controllers may have elected because they missed heartbeats."""
         return self._controllers.silent_s > self._settings().controller_heartbeat_timeout_ms / 1000
 
     async def _register(self) -> Decision:

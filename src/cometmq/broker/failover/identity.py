@@ -147,7 +147,7 @@ class StoreIdentity(NamedTuple):
     """The names of a store, of its broker set and of its process."""
 
     store_id: str
-    """The store to which the broker id belongs; a copy of the store has the same."""
+    """The store to which the broker id belongs; a copy of the store has this id, too."""
     set_id: str
     """The broker set; empty before a controller has named it."""
     incarnation: str
@@ -189,7 +189,7 @@ class StoreIdentityFile:
     def begin(
         self, *, has_id: bool, stopped_cleanly: bool, is_new_store: bool = False
     ) -> StoreIdentity:
-        """Name this process, and save that; a second call returns the same.
+        """Name this process, and save that; a second call returns what the first did.
 
         Args:
             has_id: whether the store has a broker id; else it gets a new store id.

@@ -150,7 +150,7 @@ class TopicGap:
             # Other messages may come where a power cut took the end of the log.
             self._know_to_at_most(store.written_to)
         self.copying = asyncio.Lock()
-        """Held while topics are copied, and while those that are missing are created."""
+        """Held while topics are copied, and while missing topics are created."""
         self.epoch = NO_EPOCH
         """The epoch of the master whose table a slave copies, or of this master."""
         topics.gap = self

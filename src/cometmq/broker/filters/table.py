@@ -389,7 +389,7 @@ class FilterTable:
         return self._count < ENTRIES_MAX and self._chars + len(text) <= CHARS_MAX
 
     def _remove_dead(self) -> None:
-        """Remove dead expressions, those that ended first, until a part of the table is free.
+        """Remove dead expressions, the oldest ends first, until a part of the table is free.
 
         Groups with a new name for each start would otherwise fill it for a day.
         """

@@ -32,7 +32,7 @@ class FlushedStore(Protocol):
         """Sync the commit log, unless fewer pages wait."""
 
     def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> object:
-        """Sync the consume queues, without those with fewer pages, and the index."""
+        """Sync the index and the consume queues that have enough pages."""
 
     def write_checkpoint(self) -> object:
         """Write what is on disk."""

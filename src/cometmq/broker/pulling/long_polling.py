@@ -102,7 +102,7 @@ class HeldPulls:
         self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
         self.awaited: dict[str, int] = {}
-        """How many pulls are held for each topic; those with none are not in it."""
+        """How many pulls are held for each topic; a topic with none is not in it."""
         self._by_deadline: dict[int, dict[HeldPull, None]] = {}
         """Pulls by the tick in which their time is over, in the order of their arrival."""
         self._deadlines: list[int] = []

@@ -425,7 +425,7 @@ class _Link:
         return await self._send_parts(parts, content, slices, is_all=len(parts) == 1)
 
     async def _send_changes(self, changed: dict[str, TopicConfig], content: _Content) -> Command:
-        """Register topics beside those that are registered.
+        """Register further topics.
 
         A name server takes a registration with one topic as an increment, and refuses it if it does
         not know the broker; it would take two for all topics. So one topic is sent first, and the

@@ -34,7 +34,7 @@ state, time, counter."""
 
 
 class EmptyTablesHandler:
-    """Returns empty tables, those that only brokers of RocketMQ 5 fill.
+    """Returns the tables that only brokers of RocketMQ 5 fill: empty ones.
 
     Args:
         clock: the time up to which the timer messages, of which there are none, were read.

@@ -160,7 +160,7 @@ class Master:
         self._listener.stop()
 
     async def close(self) -> None:
-        """Close the connections of all slaves, and those that are being accepted."""
+        """Close the connections of all slaves, also connections that are being accepted."""
         self._is_closed = True
         self.stop_accepting()
         for connection in list(self._connections):

@@ -308,7 +308,7 @@ class SendValidation:
         self._rewrite(send, properties | self._broker_properties)
 
     def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
-        """Set the properties to store instead of those of the request."""
+        """Replace the properties of the request by the properties to store."""
         send.text_at = send.text_end = 0
         send.more = encode_properties(properties)
 

@@ -37,7 +37,7 @@ from cometmq.remoting.slices import Slices
 from cometmq.system.clock import Clock
 
 IDLE_HOURS_MAX: Final = 25
-"""After so many idle hours all windows are empty, and the cell is removed."""
+"""Idle hours after which all windows are empty, and the cell is removed."""
 NAMED_CELLS_MAX: Final = 100_000
 """A limit to the counters of the third kind; further ones are not kept."""
 
@@ -93,7 +93,7 @@ class BrokerStats:
         self._dropped_system_puts = 0
         self._dropped_system_gets = 0
         self.put_messages = 0
-        """Messages stored since the start, those of system topics included."""
+        """Messages stored since the start, also in system topics."""
         self.put_bytes = 0
         self.put_failures = 0
         self.get_messages = 0

@@ -111,7 +111,7 @@ class Gap(Protocol):
     """The topics that a slave has not copied yet, as far as the table knows of them."""
 
     copying: asyncio.Lock
-    """Held while topics are copied, and while those that are missing are created."""
+    """Held while topics are copied, and while missing topics are created."""
     epoch: int
     """The epoch of the master whose table a slave copies, or of this master."""
 

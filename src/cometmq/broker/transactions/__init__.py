@@ -1,1 +1,1 @@
-"""Transactions: half messages, their decisions, and the checks of those that are undecided."""
+"""Transactions: half messages, their decisions, and the checks of undecided ones."""

@@ -100,9 +100,9 @@ class _Plan(NamedTuple):
     """Half messages to check, each with its copy, which is stored."""
     to_discard: list[HalfMessage]
     immune: list[tuple[int, int]]
-    """Queue offsets of those with an immunity time, and when it ends."""
+    """Queue offsets of half messages with an immunity time, and when it ends."""
     decided: list[int]
-    """Queue offsets of those that are decided under another offset."""
+    """Queue offsets of half messages that are decided under another offset."""
     stop: int
     """The first offset that the plan does not cover."""
     is_last: bool

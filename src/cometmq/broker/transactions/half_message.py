@@ -204,7 +204,7 @@ class HalfMessage:
         return stored_again(self.record, HALF_TOPIC, HALF_QUEUE)
 
     def discarded(self) -> NewRecord:
-        """Return the message for the topic of those that were checked in vain."""
+        """Return the message for the topic of half messages that were checked in vain."""
         return stored_again(self.record, TRANSACTION_DISCARD_TOPIC, 0)
 
 

@@ -96,7 +96,7 @@ Key = Annotated[
 
 
 class To(StrEnum):  # click before 8.2 compares a default with texts
-    """The choices of ``--to``; equal to those of `ResendTo`, which is imported later."""
+    """The choices of ``--to``; equal to the values of `ResendTo`, which is imported later."""
 
     GROUP = "group"
     TOPIC = "topic"
@@ -145,7 +145,7 @@ class Selection(NamedTuple):
 
 
 async def pages(call: Call, group: str, selection: Selection) -> AsyncIterator[DeadLetterPage]:
-    """Return the pages of a time range, without those that are stored meanwhile."""
+    """Return the pages of a time range, without messages that are stored meanwhile."""
     ranges: dict[MessageQueue, range] | None = None
     while True:
         page = await call.admin.dead_letters(
@@ -560,7 +560,7 @@ class _Run:
         self._counts: Counter[str] = Counter()
 
     async def send(self, letters: list[DeadLetter]) -> None:
-        """Send some; when Ctrl-C comes, those in flight end first."""
+        """Send some letters; when Ctrl-C comes, sends in flight end first."""
         known = {
             letter.position: result
             for letter in letters

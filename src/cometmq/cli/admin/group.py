@@ -155,7 +155,7 @@ async def _members(call: Call, group: str) -> ConsumerConnection:
 
 
 async def _running_infos(call: Call, group: str) -> AsyncIterator[tuple[str, ConsumerRunningInfo]]:
-    """Yield each member's client id and what it does; note those that do not respond."""
+    """Yield each member's client id and what it does; note members that do not respond."""
     for member in (await _members(call, group)).connection_set:
         try:
             info = await call.admin.running_info(group, member.client_id)

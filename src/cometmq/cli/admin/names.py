@@ -19,7 +19,7 @@ async def topic_names(admin: AdminClient) -> list[str]:
 
 
 async def group_names(admin: AdminClient) -> list[str]:
-    """Return the groups of applications: those with settings or with a retry topic."""
+    """Return the groups of applications: each has settings or a retry topic."""
     retried = [
         each.removeprefix(RETRY_PREFIX)
         for each in await admin.topics()

@@ -386,7 +386,7 @@ def _fewer(old: TopicConfig, new: TopicConfig) -> str:
 
 
 async def _messages_beyond(call: Call, server: RegisteredBroker, config: TopicConfig) -> int:
-    """Count the messages of a broker in the queues behind those that a topic would have."""
+    """Count the messages of a broker in queues that a topic would not have any more."""
     stats = await call.admin.topic_stats(config.topic_name)
     return sum(
         row.max_offset - row.min_offset

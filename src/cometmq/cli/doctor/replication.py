@@ -73,7 +73,7 @@ def _behind(brokers: Sequence[Broker]) -> Iterator[Finding]:
 
 
 def refusing(cluster: Cluster) -> Iterator[Finding]:
-    """Find brokers that refuse sends, such as those that are fenced."""
+    """Find brokers that refuse sends, such as fenced brokers."""
     for broker in cluster.brokers:
         if reason := broker.figures.get(SENDS_REFUSED, ""):
             yield Finding(
@@ -127,7 +127,7 @@ def checks(cluster: Cluster) -> list[Check]:
 
 
 async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
-    """Compare the slaves that are registered with those that copy the log."""
+    """Compare the registered slaves with the slaves that copy the log."""
     registered = len(cluster.registered[master.name].broker_addrs) - 1
     try:
         status = await cluster.admin.replication(master.address)

@@ -158,7 +158,7 @@ async def _members(cluster: Cluster, group: str) -> list[ConsumerConnection]:
 async def _subscriptions(
     cluster: Cluster, group: str, connections: Sequence[ConsumerConnection]
 ) -> Sequence[Finding]:
-    """Compare the subscriptions of the members of a group, which all have to be the same."""
+    """Check that all members of a group have equal subscriptions."""
     members: dict[str, dict[str, ComparableFilter]] = {}
     unasked: set[str] = set()
     for table in connections:

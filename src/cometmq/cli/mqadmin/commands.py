@@ -1,4 +1,4 @@
-"""The commands of mqadmin and their flags: those of RocketMQ 4.9.8 and 5.3.3.
+"""The commands of mqadmin and their flags, as in RocketMQ 4.9.8 and 5.3.3.
 
 A line without indentation is a command: its name, the module that runs it, and what it does. The
 lines below it are its flags, each ``short=long``, with these marks:

@@ -284,7 +284,7 @@ async def _print_groups(call: Call) -> None:
 
 
 async def start_monitoring(call: Call) -> None:
-    """Watch all groups until the command is stopped, and print those with a large lag."""
+    """Watch all groups until the command is stopped, and print groups with a large lag."""
     while True:
         for row in await group_rows(call):
             if row.lag >= LAG_SHOWN_MIN:

@@ -83,7 +83,7 @@ class BrokerRequests:
             self._handlers[int(code)] = self._dispatch
 
     def unregister(self, group: str, handlers: Mapping[int, RequestHandler]) -> None:
-        """Call these handlers no longer; those that another member registered remain."""
+        """Call these handlers no longer; handlers that another member registered remain."""
         for code, handler in handlers.items():
             key = int(code), self._namespace.wrap_group(group)
             if self._members.get(key) == handler:

@@ -196,7 +196,7 @@ class NameServers:
         return self._addresses[self._current :] + self._addresses[: self._current]
 
     def _settle(self, address: str) -> None:
-        """Use the one that responded for later calls, unless the list was replaced meanwhile."""
+        """Use a name server that responded for later calls, unless the list was replaced since."""
         if address not in self._addresses:
             return
         before, self._current = self._current, self._addresses.index(address)

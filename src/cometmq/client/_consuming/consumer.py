@@ -245,7 +245,7 @@ def resolve(
     client: ClientSettings | None,
     config: Path | None,
 ) -> tuple[S, ClientSettings, Tables | None]:
-    """Return the settings of a consumer, those of its connections, and the tables of its file."""
+    """Return the settings of a consumer and of its connections, and the tables of its file."""
     tables = read_tables(config) if config else None
     own, connection = split_options(options, kind, ClientSettings)
     return (

@@ -57,7 +57,7 @@ class Service(Protocol):
         """Return whether a task calls handlers."""
 
     async def stop(self, *, grace_s: float) -> None:
-        """Start no further call, and cancel those that run after ``grace_s`` seconds."""
+        """Start no further call, and cancel calls that run after ``grace_s`` seconds."""
 
 
 class Engine(ABC):

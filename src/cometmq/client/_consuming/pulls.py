@@ -338,7 +338,7 @@ class FilterServers:
 
     @classmethod
     def of(cls, instance: ClientCore) -> FilterServers:
-        """Return the one that all consumers of a client share."""
+        """Return the object that all consumers of a client share."""
         return instance.shared(cls, lambda: cls(instance))
 
     async def upload_to_all(self, group: str, topic: str, wanted: Filter) -> None:

@@ -1,9 +1,9 @@
 """The states of a topic in the rebalance of one member.
 
 A missing topic has no state of its own: how often it was looked up is a number. Queues have none
-either. Their owner keeps a queue in the table of assigned queues, then in the table of those that
-end, and each move between the two stands in one place. What it does meanwhile differs: a push
-consumer with order locks its queues, others take them over, a pop consumer has nothing to do.
+either: for their owner a queue is assigned, ends, or is neither, and only the end of the task that
+ends it leads back. What an owner does with it differs: a push consumer takes it over from another
+member, a pop consumer shares it.
 """
 
 from __future__ import annotations

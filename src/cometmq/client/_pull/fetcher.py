@@ -461,7 +461,7 @@ class Fetcher:
             self._arrived.set()
 
     def _set_aside(self, streams: Set[_Stream]) -> None:
-        """Take streams' batches out of those that are ready; they still are the streams'."""
+        """Take streams' batches out of the ready ones; they still are the streams'."""
         stays: deque[tuple[_Stream, Batch]] = deque()
         for entry in self._ready:
             stream, batch = entry

@@ -294,7 +294,7 @@ class AssignedQueues:
         )
 
     async def close(self) -> None:
-        """Drop all queues; those that are being revoked get `REVOKE_S` seconds to commit."""
+        """Drop all queues; queues that are being revoked get `REVOKE_S` seconds to commit."""
         self._closed = True
         await self._endings.drain(REVOKE_S)
         for owned in self._table.values():

@@ -374,7 +374,7 @@ class ConcurrentService:
     async def _settle_failed(
         self, batch: FetchedBatch, failed: Iterable[int], outcome: Outcome
     ) -> None:
-        """Send failed messages back; those that no broker accepts are retried here.
+        """Send failed messages back; messages that no broker accepts are retried here.
 
         Failed messages of a revoked queue are redelivered to its next owner.
         """

@@ -226,7 +226,7 @@ class PullFastPath:
 
     @classmethod
     def of(cls, instance: ClientCore) -> PullFastPath:
-        """Return the one that all consumers of a client share."""
+        """Return the object that all consumers of a client share."""
         return instance.shared(cls, lambda: cls(instance))
 
     def pulls_of(self, pull: Pull) -> QueuePulls:

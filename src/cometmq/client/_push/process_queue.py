@@ -116,7 +116,7 @@ class ProcessQueue:
         self.consuming = asyncio.Lock()
         """Held while a handler call with messages of the queue runs; used if order is kept."""
         self.count = 0
-        """Messages that are not consumed yet, including those of running handler calls."""
+        """Messages that are not consumed yet, also messages of running handler calls."""
         self.size_bytes = 0
         """The bytes of their encoded records."""
         self.last_offset: QueueOffset | None = None
@@ -166,7 +166,7 @@ class ProcessQueue:
         return 0
 
     def put(self, messages: list[StoredMessage]) -> FetchedBatch | None:
-        """Add the messages of a pull, by rising offset; skip those that were put in before.
+        """Add the messages of a pull, by rising offset; skip messages that were put in before.
 
         Returns:
             The new messages; None if there are none.
@@ -289,7 +289,7 @@ class ProcessQueue:
         self._notify_removed()
 
     def clear(self) -> None:
-        """Remove all messages, including those of running handler calls."""
+        """Remove all messages, also messages of running handler calls."""
         for batch in self._batches:
             batch._forgotten = True
         self._batches.clear()

@@ -101,7 +101,7 @@ class BackPressure:
             raise
 
     def release(self, size: int, generation: Generation) -> None:
-        """Give the room of a send back, and let those that wait have it."""
+        """Give the room of a send back, and let waiting sends have it."""
         self.messages -= 1
         self.size_bytes -= size
         generation.in_flight -= 1
@@ -152,7 +152,7 @@ class BackPressure:
         return generation
 
     def _grant(self) -> None:
-        """Give room to those that wait, in order, as far as it goes."""
+        """Give room to waiting sends, in order, as far as it goes."""
         waiting = self._waiting
         while waiting:
             waiter = waiting[0]
@@ -163,7 +163,7 @@ class BackPressure:
             waiting.popleft()
 
     def _drop_gone(self) -> None:
-        """Forget those that have given up, wherever they stand."""
+        """Forget sends that have given up, wherever they stand."""
         self._waiting = deque([each for each in self._waiting if not each.room.done()])
         self._gone = 0
 

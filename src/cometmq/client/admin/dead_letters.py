@@ -489,7 +489,7 @@ class _Merge:
     """Offsets that were not read yet; a queue without any is removed."""
     begin_ms: int
     end_ms: int
-    """Messages that were stored before the one, or not before the other, are passed over."""
+    """Messages that were not stored from ``begin_ms`` until before ``end_ms`` are passed over."""
     deleted: int = 0
     _fetched: dict[MessageQueue, list[StoredMessage]] = field(default_factory=dict)
     """Messages of the last pull, the next one last."""

@@ -122,7 +122,7 @@ class Groups(AdminCore):
     async def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
     ) -> None:
-        """Delete a group from brokers: from all of the cluster, or from those that are named.
+        """Delete a group from brokers: from all brokers of the cluster, or from the named ones.
 
         Args:
             group: the group.

@@ -1348,7 +1348,7 @@ class AdminClient(base.Blocking):
     def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
     ) -> None:
-        """Delete a group from brokers: from all of the cluster, or from those that are named."""
+        """Delete a group from brokers: from all brokers of the cluster, or from the named ones."""
         self._run(self._inner.delete_group(group, keep_offsets=keep_offsets, brokers=brokers))
 
     def groups(self) -> list[str]:

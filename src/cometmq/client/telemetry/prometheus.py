@@ -204,7 +204,7 @@ class MetricHooks(SendHook, ConsumeHook):
 
 
 def _by_topic(context: DeliveryContext) -> Iterable[tuple[str, Sequence[StoredMessage]]]:
-    """Return the messages by their topics: those of a retry topic come from several."""
+    """Return the messages by their topics: messages of a retry topic come from several topics."""
     found: dict[str, list[StoredMessage]] = {}
     for message in context.messages:
         found.setdefault(message.topic, []).append(message)

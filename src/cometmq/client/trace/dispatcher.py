@@ -247,7 +247,7 @@ class TraceDispatcher:
                 self._due.append(self._batches.pop(key))
 
     async def send(self, batch: _TraceBatch) -> None:
-        """Send records; those that cannot be sent are dropped."""
+        """Send records; records that cannot be sent are dropped."""
         try:
             timeout = self._settings.timeout_ms / 1000
             await self._sender.send_message(batch.message(), timeout=timeout)
@@ -265,7 +265,7 @@ class TraceDispatcher:
             self._empty.set()
 
     def _drop_rest(self) -> None:
-        """Drop all batches but the one that is being sent."""
+        """Drop all batches but the batch that is being sent."""
         rest = [*self._due, *self._batches.values()]
         self._due.clear()
         self._batches.clear()

@@ -66,7 +66,7 @@ class TopicHandler:
         return await self._by_flag(lambda flag: bool(flag & TopicSysFlag.UNIT_SUB))
 
     async def unit_sub_ununit(self, request: Request) -> Response:
-        """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313): those of them that do not belong to a unit."""
+        """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313): the topics of 312 that are in no unit."""
         return await self._by_flag(
             lambda flag: bool(flag & TopicSysFlag.UNIT_SUB) and not flag & TopicSysFlag.UNIT
         )

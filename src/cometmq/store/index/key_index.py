@@ -178,7 +178,7 @@ class IndexFile:
         return int(record_layout.read_entry(self._memory, self._position(number))[1])
 
     def remove_from(self, log_end: int) -> bool:
-        """Remove the newest entries, those of records at ``log_end`` or later.
+        """Remove the entries of records at ``log_end`` or later, the newest ones.
 
         Returns:
             Whether any entry is left.

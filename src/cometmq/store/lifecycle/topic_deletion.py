@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicDeletion:
-    """Deletes topics, among them those that a start has found again in the log.
+    """Deletes topics, also topics that a start has found again in the log.
 
     Args:
         table: the queues.

@@ -31,7 +31,7 @@ _NONE, _OWN, _WITH_PARENTS = 0, 1, 3
 _SIZE_BYTES_MIN = 64
 """Whole files are not smaller."""
 _RELEASES_MAX = 8
-"""Streams that are released at a time; those that are being synced stay mapped."""
+"""Streams that are released at a time; streams that are being synced stay mapped."""
 _handover = threading.Lock()
 """Held while the files of a stream are selected for a release or a sync."""
 _BLOCK_BYTES = 1024 * 1024

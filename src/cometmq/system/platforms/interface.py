@@ -188,7 +188,7 @@ class ServerSystem(Protocol):
         """Return a text that differs after each start of the machine; empty if unknown."""
 
     def since_boot(self) -> float:
-        """Return seconds since the boot, with those in which the machine was suspended."""
+        """Return seconds since the boot, also seconds in which the machine was suspended."""
 
     def memory_bytes(self) -> int:
         """Return the physical memory of the machine."""

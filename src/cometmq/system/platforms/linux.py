@@ -226,7 +226,7 @@ def boot_id() -> str:
 
 
 def since_boot() -> float:
-    """Return seconds since the boot, with those in which the machine was suspended."""
+    """Return seconds since the boot, also seconds in which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

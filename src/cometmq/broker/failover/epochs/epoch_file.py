@@ -156,7 +156,7 @@ class EpochFile:
         self._replace([*older, Epoch(number, start)])
 
     def received(self, *epochs: Epoch) -> None:
-        """Take the epochs that a master sent with its log, except those that are known; one write.
+        """Take the epochs that a master sent with its log, except epochs that are known; one write.
 
         Raises:
             ValueError: they do not ascend, or start before the last one.
@@ -226,7 +226,7 @@ class EpochFile:
 
 
 def _limited(epochs: Sequence[Epoch]) -> list[Epoch]:
-    """Return the epochs without those that are too many: first those in which nothing was written.
+    """Return the epochs that have room; epochs in which nothing was written are left out first.
 
     Without the epoch of the first byte no empty slave could copy the log.
     """

@@ -66,7 +66,7 @@ class InSyncSet:
         """The slave that is about to become a member of the in-sync set."""
         self.confirmed_to = confirmed_to
         self.all = self.certain = members
-        """All that may be members of the in-sync set, and those that are for certain."""
+        """All possible members of the in-sync set, and the certain ones."""
         self.least_count = len(members)
         """How many members of the in-sync set there are for certain."""
         self._unanswered: set[BrokerIds] = set()

@@ -285,7 +285,7 @@ class EpochMasterConnection(MasterConnection):
             self._note_all_to(epoch)
 
     def _note_all_to(self, epoch: Epoch) -> None:
-        """Add an epoch of the master, and those before it in which it has written nothing."""
+        """Add an epoch of the master, and earlier epochs in which it has written nothing."""
         if epoch.number > self._epochs.last:
             older = (
                 known

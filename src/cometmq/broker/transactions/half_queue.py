@@ -15,6 +15,8 @@ whenever the broker is killed.
 A decision may name a half message that was put back since; then it counts for the newest copy,
 which the index finds by the unique id. Used in the event loop's thread.
 
+`half_queue_states` has the states of the queue: whether it is known what is decided.
+
 Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which does not keep what is decided.
 """
 

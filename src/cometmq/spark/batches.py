@@ -62,14 +62,14 @@ class RecordDecoder:
         self.schema = arrow_schema(columns)
         self._columns = tuple(columns)
         self._broker_name = broker_name
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
         self._names = pa.nulls(0, pa.string())
         self._records = RecordColumns(
             [column.name for column in columns],
             decompress=decompress,
             crc=crc,
             permissive=permissive,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
         )
 
     def batch(
@@ -100,8 +100,6 @@ class RecordDecoder:
             data,
             position,
             stop,
-            self._max_rows,
-            self._max_bytes,
             topics,
             first_offset,
             end_offset,

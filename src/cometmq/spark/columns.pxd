@@ -16,8 +16,8 @@ cdef class RecordColumns:
 
     @cython.locals(taken=tuple)
     cpdef tuple take(
-        self, object data, Py_ssize_t position, Py_ssize_t stop, Py_ssize_t max_rows,
-        long long max_bytes, object topics=*, long long first_offset=*, long long end_offset=*,
+        self, object data, Py_ssize_t position, Py_ssize_t stop,
+        object topics=*, long long first_offset=*, long long end_offset=*,
         long long log_base=*)
 
     @cython.locals(rows=RecordRows, name=str, base=cython.int, delta=cython.int)

@@ -56,6 +56,8 @@ class RecordColumns:
         crc: also check the checksum of every body that is taken.
         permissive: take records with a wrong checksum or a body that cannot be decompressed, with
             ``record_valid`` false, instead of ending there.
+        max_rows: rows to take at most; at least 1.
+        max_bytes: bytes of the columns at most; one row is taken even if it has more.
     """
 
     def __init__(
@@ -65,7 +67,11 @@ class RecordColumns:
         decompress: bool = True,
         crc: bool = False,
         permissive: bool = False,
+        max_rows: int,
+        max_bytes: int,
     ) -> None:
+        if max_rows < 1:
+            raise ValueError(f"met at most {max_rows} rows, expected 1 or up")
         self.wanted: frozenset[str] = frozenset(wanted)
         self.buffers: dict[str, Buffers] = {}
         self.problem: str | None = None
@@ -75,6 +81,8 @@ class RecordColumns:
             decompress=decompress,
             crc=crc,
             permissive=permissive,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
         )
 
     def take(
@@ -82,8 +90,6 @@ class RecordColumns:
         data: Any,
         position: int,
         stop: int,
-        max_rows: int,
-        max_bytes: int,
         topics: frozenset[bytes] | None = None,
         first_offset: int = -1,
         end_offset: int = -1,
@@ -95,8 +101,6 @@ class RecordColumns:
             data: any buffer; a record may reach behind ``stop``, but not behind the data.
             position: where the first record begins.
             stop: records that begin here or later are not taken.
-            max_rows: rows to take at most; at least 1.
-            max_bytes: bytes of the columns at most; one row is taken even if it has more.
             topics: only take these, as UTF-8.
             first_offset: only take records with this queue offset or a higher one; below 0 for all.
             end_offset: only take records with a lower queue offset; below 0 for all.
@@ -107,12 +111,10 @@ class RecordColumns:
             How many rows there are, where to go on, and why it ended: at BAD, ``problem`` says
             what is wrong there.
         """
-        if position < 0 or max_rows < 1:
-            raise ValueError(f"met position {position} and {max_rows} rows, expected 0 and 1 or up")
+        if position < 0:
+            raise ValueError(f"met position {position}, expected 0 or up")
         self.buffers = {}  # whoever needs the last ones has them
-        taken = self._rows.walk(
-            data, position, stop, max_rows, max_bytes, topics, first_offset, end_offset, log_base
-        )
+        taken = self._rows.walk(data, position, stop, topics, first_offset, end_offset, log_base)
         self.problem = self._rows.problem
         self.buffers = self._gathered(octets.memory_of(data), taken[0])
         return taken

@@ -8,7 +8,6 @@ cdef int _COMPRESSED, _BORN_V6, _STORE_V6, _CRC_BITS, _V2
 cdef int _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS
 cdef int _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT, _MAGIC_AT, _CRC_AT, _BORN_HOST_AT
 cdef int _COMPARED_MAX
-cdef long long _BATCH_BYTES_MAX
 
 
 cdef class RecordRows:
@@ -33,6 +32,8 @@ cdef class RecordRows:
     cdef int[::1] _counted
     cdef int _counted_kinds
     cdef int _row_bytes
+    cdef Py_ssize_t _max_rows
+    cdef long long _max_bytes
     cdef Py_ssize_t _room, _entry_room, _text_at
     cdef int _text_bytes
     cdef dict _hosts
@@ -42,10 +43,9 @@ cdef class RecordRows:
     @cython.locals(
         limit=cython.Py_ssize_t, rows=cython.Py_ssize_t, size=cython.Py_ssize_t,
         chosen=tuple, used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
-        chooses=cython.bint)
+        max_rows=cython.Py_ssize_t, max_bytes=cython.longlong, chooses=cython.bint)
     cpdef tuple walk(
-        self, object data, Py_ssize_t position, Py_ssize_t stop, Py_ssize_t max_rows,
-        long long max_bytes, object topics, long long first_offset, long long end_offset,
+        self, object data, Py_ssize_t position, Py_ssize_t stop, object topics, long long first_offset, long long end_offset,
         long long log_base)
     cdef int _make_room(self) except -1
     @cython.locals(room=cython.Py_ssize_t)

@@ -52,7 +52,7 @@ BATCH_BYTES_MAX = 1 << 30
 _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS = range(8)
 _COMPRESSED, _BORN_V6 = int(SysFlag.COMPRESSED), int(SysFlag.BORN_HOST_V6)
 _STORE_V6 = int(SysFlag.STORE_HOST_V6)
-_CRC_BITS, _V2, _BATCH_BYTES_MAX = CRC_MASK, MAGIC_V2, BATCH_BYTES_MAX
+_CRC_BITS, _V2 = CRC_MASK, MAGIC_V2
 _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
 _MAGIC_AT, _CRC_AT, _BORN_HOST_AT = MAGIC_AT, BODY_CRC_AT, BORN_HOST_AT
 _COMPARED_MAX = 64
@@ -67,7 +67,8 @@ class RecordRows:
     Args:
         wanted: names of columns; only what they need is looked for.
         row_bytes: how many bytes a row has in the columns, besides its texts.
-        decompress, crc, permissive: as `cometmq.spark.columns.RecordColumns` has them.
+        decompress, crc, permissive, max_rows, max_bytes: as
+            `cometmq.spark.columns.RecordColumns` has them.
 
     Places are counted from the start of the data. The texts of row n are numbers
     ``n * KINDS`` and following of ``starts`` and ``sizes``; a size is below 0 where there is none.
@@ -81,6 +82,8 @@ class RecordRows:
         decompress: bool,
         crc: bool,
         permissive: bool,
+        max_rows: int,
+        max_bytes: int,
     ) -> None:
         self.problem: str | None = None
         self.extra = bytearray()
@@ -99,6 +102,8 @@ class RecordRows:
         self._counted_kinds = len(counted)
         self._counted = array("i", [*counted, 0])
         self._row_bytes = row_bytes
+        self._max_rows = max_rows
+        self._max_bytes = min(max_bytes, BATCH_BYTES_MAX)
         self._room = _ROWS_MIN
         self.records = _zeros("q", _ROWS_MIN)
         self.stores = _zeros("q", _ROWS_MIN)
@@ -126,8 +131,6 @@ class RecordRows:
         data: Any,
         position: int,
         stop: int,
-        max_rows: int,
-        max_bytes: int,
         topics: frozenset[bytes] | None,
         first_offset: int,
         end_offset: int,
@@ -142,7 +145,7 @@ class RecordRows:
         chosen = None if topics is None else tuple(topics)
         limit = len(data)
         stop = min(stop, limit)
-        max_bytes = min(max_bytes, _BATCH_BYTES_MAX)
+        max_rows, max_bytes = self._max_rows, self._max_bytes
         rows = used = 0
         chooses = first_offset >= 0 or end_offset >= 0
         self.entry_count = 0

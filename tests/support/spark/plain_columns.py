@@ -47,6 +47,8 @@ class PlainColumns:
         decompress: bool = True,
         crc: bool = False,
         permissive: bool = False,
+        max_rows: int,
+        max_bytes: int,
     ) -> None:
         self.wanted = frozenset(wanted)
         self.buffers: dict[str, Buffers] = {}
@@ -54,14 +56,14 @@ class PlainColumns:
         self._decompress = decompress
         self._crc = crc
         self._permissive = permissive
+        self._max_rows = max_rows
+        self._max_bytes = min(max_bytes, BATCH_BYTES_MAX)
 
     def take(
         self,
         data: Any,
         position: int,
         stop: int,
-        max_rows: int,
-        max_bytes: int,
         topics: frozenset[bytes] | None = None,
         first_offset: int = -1,
         end_offset: int = -1,
@@ -71,7 +73,7 @@ class PlainColumns:
         self.problem = None
         self.buffers = {}  # whoever needs the last ones has them
         stop = min(stop, len(data))
-        max_bytes = min(max_bytes, BATCH_BYTES_MAX)
+        max_rows, max_bytes = self._max_rows, self._max_bytes
         plain = _Rows(self.wanted)
         ending = Ending.END
         chooses = topics is not None or first_offset >= 0 or end_offset >= 0

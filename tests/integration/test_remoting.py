@@ -31,8 +31,13 @@ from cometmq.remoting import (
     TooManyCallsError,
     check,
 )
-from cometmq.remoting.server import CLOSES_PER_ITERATION, OPENINGS_PER_ITERATION
+from cometmq.remoting.server import (
+    CLOSES_PER_ITERATION,
+    KERNEL_UNSENT_BYTES_MAX,
+    OPENINGS_PER_ITERATION,
+)
 from cometmq.remoting.tls import client_context
+from cometmq.system.platforms import SYSTEM
 from support.checks.virtual_time import virtual
 from support.wire.frames import CommandDecoder
 from support.wire.strangers import Strangers
@@ -643,6 +648,22 @@ async def test_a_client_reads_responses_while_its_requests_are_not_taken(peer: P
     )
     assert [answer.body for answer in answers] == bodies
     await client.close()
+
+
+@pytest.mark.skipif(SYSTEM.TCP_UNSENT_MAX is None, reason="no such option here")
+async def test_the_kernel_takes_little_for_a_peer_that_does_not_read(peer: Peer) -> None:
+    stuck = socket.socket()
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stuck.connect(("127.0.0.1", peer.server.port))
+    stuck.send(encode_command(Command(LARGE, opaque=1)))
+    async with asyncio.timeout(60):
+        while not any(one._writing_paused for one in peer.server._connections):
+            await asyncio.sleep(0.01)
+    (connection,) = peer.server._connections
+    assert connection._transport is not None
+    left = sum(map(len, connection._unsent)) + connection._transport.get_write_buffer_size()
+    assert (8 << 20) - left <= 3 * KERNEL_UNSENT_BYTES_MAX
+    stuck.close()
 
 
 async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(

@@ -33,6 +33,7 @@ from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
 from cometmq.remoting.wire import FastPath, WriteBatch, write_batch_of
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import end_of_socket_descriptors
+from cometmq.system.platforms import SYSTEM
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ properties of a message, which have 32 KiB at most; large data is in bodies."""
 UNREAD_BYTES_MIN = 64 * 1024
 """A peer that leaves so much unread counts for the limit of all connections, and is not read until
 it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
+KERNEL_UNSENT_BYTES_MAX = 128 * 1024
+"""The kernel takes no more for a connection while so much of it cannot be sent yet. Without a limit
+it copies megabytes for a peer that does not read, until the memory of all sockets is used up."""
 OPENINGS_PER_ITERATION = 2
 """Connections that one iteration of the event loop opens: others are served in between. Many that
 were accepted earlier may send their first bytes together."""
@@ -295,6 +299,10 @@ class RemotingServer:
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if SYSTEM.TCP_UNSENT_MAX is not None:
+                accepted.setsockopt(
+                    socket.IPPROTO_TCP, SYSTEM.TCP_UNSENT_MAX, KERNEL_UNSENT_BYTES_MAX
+                )
             if is_tls and self._context is None:
                 self._context = server_context(self._tls)
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -27,6 +27,9 @@ class System(Protocol):
     """The name of the system, for messages."""
     STOP_SIGNALS: tuple[signal.Signals, ...]
     """The signals that ask a program to end."""
+    TCP_UNSENT_MAX: int | None
+    """The option of TCP sockets that limits what the kernel takes beyond what it can send; None:
+    not used there."""
 
     def on_signals(
         self,

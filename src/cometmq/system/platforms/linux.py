@@ -68,6 +68,7 @@ from cometmq.system.platforms.posix import (
 )
 
 NAME = "Linux"
+TCP_UNSENT_MAX: int | None = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 _MS_SYNC = 4
 _READ_BYTES = 1024 * 1024

@@ -66,6 +66,7 @@ from cometmq.system.platforms.posix import (
 )
 
 NAME = "macOS"
+TCP_UNSENT_MAX: int | None = None
 _F_FULLFSYNC, _F_PREALLOCATE, _F_RDAHEAD = 51, 42, 45
 _F_ALLOCATEALL, _F_PEOFPOSMODE = 4, 3
 _STORE = struct.Struct("Iiqqq")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = sys.platform
+TCP_UNSENT_MAX: int | None = None
 STOP_SIGNALS: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 sync_file = os.fsync
 statvfs = os.statvfs

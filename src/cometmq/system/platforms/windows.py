@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "Windows"
+TCP_UNSENT_MAX: int | None = None
 STOP_SIGNALS: tuple[signal.Signals, ...] = tuple(
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGBREAK")

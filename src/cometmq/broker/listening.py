@@ -16,9 +16,8 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
-    TlsClientSettings,
     TlsSettings,
-    access_warnings,
+    log_access_warnings,
 )
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.ports import fast_port
@@ -72,10 +71,7 @@ class Listening:
             ConfigError: a port cannot be bound.
         """
         configuration, settings = self._core.configuration, self._core.settings()
-        for warning in access_warnings(
-            configuration[TlsSettings], configuration[TlsClientSettings]
-        ):
-            log.warning("%s", warning)
+        log_access_warnings(configuration, log)
         handlers: dict[int, RequestHandler] = {}
         main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)

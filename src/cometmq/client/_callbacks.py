@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -153,8 +153,7 @@ def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -
         try:
             getattr(hook, method.__name__)(context)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             log.exception(
                 "hook failed hook=%s call=%s group=%s",
                 type(hook).__name__,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from cometmq.client._hints import Hints
 from cometmq.client.errors import ClientClosedError, ClientError
-from cometmq.remoting.tasks import begin_task, failure_of, is_call_failure
+from cometmq.remoting.tasks import begin_task, failure_of, raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -173,8 +173,7 @@ class Lifecycle(Hints, ABC):
             if was_started:
                 log.info("%s closed seconds=%.1f", self._owner, loop.time() - began_s)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._close_error = error
 
     def _forget_start(self) -> None:

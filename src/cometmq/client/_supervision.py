@@ -35,7 +35,7 @@ from cometmq.model.errors import (
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.compression import MissingPackageError
 from cometmq.protocol.refusals import permanent_refusal
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FAILING_MAX, FailureLog, error_text
 
 R = TypeVar("R")
@@ -287,8 +287,7 @@ class SupervisedLoop(ABC):
                 self._note_progress()
                 await self._step()
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 if self._task is not task:
                     return
                 self._progress_s = None

@@ -32,7 +32,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
 
@@ -251,8 +251,7 @@ class RemoteOffsetStore:
         try:
             await self._offsets.commit(self._group, queue, offset)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._failures.failed(queue.broker_name, error)
             return error
         if self._table.get(queue) is not None:

@@ -59,7 +59,7 @@ from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies.client import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -688,6 +688,5 @@ class PullConsumer(OffsetCalls):
             try:
                 await self._store_offsets(due if even_lower else await self._not_overtaken(due))
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 log.exception("commit of revoked queues failed group=%s", self._group)

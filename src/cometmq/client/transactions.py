@@ -50,7 +50,7 @@ from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, E
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, RequestHandler, Response
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
@@ -376,13 +376,11 @@ class TransactionProducer(Producer, Generic[Argument_contra]):
                 f"{call} returned {short(state)}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
             )
         except asyncio.CancelledError as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             failure = ClientError(f"{call} raised CancelledError")
             failure.__cause__ = error
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             failure = error
         rolled_back = not is_check and isinstance(failure, self._rollback_on)
         state = LocalState.ROLLBACK if rolled_back else LocalState.UNKNOWN
@@ -481,8 +479,7 @@ class TransactionProducer(Producer, Generic[Argument_contra]):
                     error,
                 )
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 log.exception(
                     "cannot send the result of a transaction check id=%s", check.message.message_id
                 )

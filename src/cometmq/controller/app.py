@@ -31,8 +31,8 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
-    access_warnings,
     exclusive,
+    log_access_warnings,
     outgoing_context,
 )
 from cometmq.remoting.config_update import ConfigUpdate
@@ -195,10 +195,7 @@ class Controller:
             ConfigError: the address cannot be bound.
         """
         settings = self._settings()
-        for warning in access_warnings(
-            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
-        ):
-            log.warning("%s", warning)
+        log_access_warnings(self.configuration, log)
         await self._server.start(settings.bind_address, settings.listen_port)
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self._server.port)})

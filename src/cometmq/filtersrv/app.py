@@ -29,8 +29,8 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
-    access_warnings,
     check,
+    log_access_warnings,
     outgoing_context,
 )
 from cometmq.remoting.ports import reachable_host
@@ -99,10 +99,7 @@ class FilterServer:
             ConfigError: the address cannot be bound, or this system cannot sandbox filters.
         """
         settings = self._settings()
-        for warning in access_warnings(
-            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
-        ):
-            log.warning("%s", warning)
+        log_access_warnings(self.configuration, log)
         if settings.client_upload_filter_class_enable:
             await self._check_sandbox()
         else:

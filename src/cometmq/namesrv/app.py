@@ -25,7 +25,7 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
-    access_warnings,
+    log_access_warnings,
     outgoing_context,
 )
 from cometmq.remoting.features import handlers_of
@@ -138,10 +138,7 @@ class NameServer:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        for warning in access_warnings(
-            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
-        ):
-            log.warning("%s", warning)
+        log_access_warnings(self.configuration, log)
         settings = self._settings()
         await self._server.start(settings.bind_address, settings.listen_port)
         self._started_ms = self._now_ms()

@@ -15,7 +15,7 @@ from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Request, RequestHandler, Response, SuccessFormat, exclusive
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import access_warnings, outgoing_context
+from cometmq.remoting.tls import access_warnings, log_access_warnings, outgoing_context
 
 __all__ = [
     "RemotingServer",
@@ -35,6 +35,7 @@ __all__ = [
     "TlsClientSettings",
     "outgoing_context",
     "access_warnings",
+    "log_access_warnings",
     "check",
     "ConnectError",
     "CallTimeoutError",

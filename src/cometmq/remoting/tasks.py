@@ -27,6 +27,12 @@ def is_call_failure(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
 
+def raise_unless_failure(error: BaseException) -> None:
+    """Raise an error again that is no failure of a call: the cancellation of this task."""
+    if not is_call_failure(error):
+        raise error
+
+
 def outlives(error: BaseException, *, stopping: bool) -> bool:
     """Return whether a task that only its owner cancels, when stopping, goes on after an error.
 
@@ -145,8 +151,7 @@ class Supervisor:
                 if result is not None:
                     await result
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 log.exception(
                     "periodic task failed, retrying at its next run task=%s.%s", self._owner, name
                 )

@@ -9,10 +9,16 @@ import datetime
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import TlsClientSettings, TlsSettings
 from cometmq.system.settings import describe
+
+if TYPE_CHECKING:
+    import logging
+
+    from cometmq.system.configuration import Configuration
 
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS connection; a plain frame begins with 0 or 1."""
@@ -80,6 +86,12 @@ def access_warnings(settings: TlsSettings, client: TlsClientSettings | None = No
     if client is not None:
         found += _unused_by_client(client, settings)
     return found
+
+
+def log_access_warnings(configuration: Configuration, log: logging.Logger) -> None:
+    """Log which settings of TLS have no effect in a server that also opens connections."""
+    for warning in access_warnings(configuration[TlsSettings], configuration[TlsClientSettings]):
+        log.warning("%s", warning)
 
 
 def _unused_by_client(client: TlsClientSettings, server: TlsSettings) -> Iterator[str]:

@@ -37,7 +37,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -60,7 +59,6 @@ from cometmq.broker.failover.identity import (
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.bodies.controller import ElectMasterResponseBody, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -82,12 +80,12 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient, Supervisor, check
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
-from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.broker.core import Core
     from cometmq.broker.durability.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
@@ -888,32 +886,20 @@ class ElectedRole:
 
 
 def elect_role(
-    role: Role,
-    store: MessageStore,
-    settings: Callable[[], BrokerSettings],
-    topics: TopicTable,
-    client: RemotingClient,
-    *,
-    root: Path,
-    commit: GroupCommit,
-    sync_flush: bool,
-    clock: Clock,
-    files: Files,
-    before_truncation: Callable[[int], object],
+    core: Core, commit: GroupCommit, before_truncation: Callable[[int], object]
 ) -> tuple[EpochReplication, ElectedRole]:
     """Return the replication of a broker whose role controllers decide, and that role.
 
     Args:
-        role, store, settings, topics: those of the broker.
-        client: sends requests to other servers.
-        root: the folder of the store.
-        commit, sync_flush, clock, before_truncation: as for `EpochReplication`.
-        files: the file system.
+        core: of the broker.
+        commit, before_truncation: as for `EpochReplication`.
 
     Raises:
         ConfigError: the store belongs to a broker of another name or cluster.
         StoreError: a file with epochs or the id cannot be read.
     """
+    role, store, settings, client = core.role, core.store, core.settings, core.client
+    stored, files, clock = core.configuration[StoreSettings], core.files, core.clock
 
     def send_request(members: BrokerIds) -> None:
         elected.request_in_sync(members)
@@ -922,8 +908,8 @@ def elect_role(
         before_truncation(log_end)
         gap.truncated(log_end)
 
-    gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
-    epochs = EpochFile(root, files)
+    gap = TopicGap(core.topics, store, core.topics.file_beside(FILE_NAME), settings)
+    epochs = EpochFile(stored.root, files)
     replication = EpochReplication(
         role,
         store,
@@ -931,7 +917,7 @@ def elect_role(
         epochs,
         send_request=send_request,
         commit=commit,
-        sync_flush=sync_flush,
+        sync_flush=stored.sync_flush,
         clock=clock,
         before_truncation=prepare,
     )
@@ -939,9 +925,9 @@ def elect_role(
         role,
         _controllers(client, settings),
         IdentityFiles(
-            root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
+            stored.root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
         ),
-        StoreIdentityFile(root, files),
+        StoreIdentityFile(stored.root, files),
         replication,
         epochs,
         gap,

@@ -16,7 +16,6 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, RequestHandler, Response, Supervisor
 from cometmq.remoting.features import Feature, Routes
-from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
@@ -57,22 +56,7 @@ def elect(
         return None
     from cometmq.broker.failover.elected_role import elect_role
 
-    stored = core.configuration[StoreSettings]
-    return Elected(
-        *elect_role(
-            core.role,
-            core.store,
-            core.settings,
-            core.topics,
-            core.client,
-            root=stored.root,
-            commit=durability.commit,
-            sync_flush=stored.sync_flush,
-            clock=core.clock,
-            files=core.files,
-            before_truncation=before_truncation,
-        )
-    )
+    return Elected(*elect_role(core, durability.commit, before_truncation))
 
 
 def forwarding(core: Core, access: AccessControl | None) -> Forwarding | None:

@@ -185,18 +185,7 @@ class ReplicationFeature(BrokerFeature):
     def _make_metadata(self) -> MetadataCopy:
         from cometmq.broker.replication.metadata import MetadataCopy
 
-        core = self._core
-        return MetadataCopy(
-            core.role,
-            core.client,
-            topics=core.topics,
-            groups=core.groups,
-            offsets=core.offsets,
-            delay=self._delay.delivery,
-            store=core.store,
-            find_master=self._registration.hurry,
-            clock=core.clock,
-        )
+        return MetadataCopy(self._core, self._delay.delivery, self._registration.hurry)
 
     async def _copy_tables(self) -> None:
         has_master = self.stand_in is None or self.stand_in.has_master

@@ -22,11 +22,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from cometmq.broker.delay.delivery import ScheduledDelivery
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.paged_tables import (
     GROUPS,
     OFFSETS,
@@ -34,8 +31,6 @@ from cometmq.broker.replication.paged_tables import (
     PagedTable,
     fetch_table,
 )
-from cometmq.broker.role import Role
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.bodies.common import KVTable
@@ -44,11 +39,13 @@ from cometmq.protocol.bodies.group import (
     DelayOffsetSerializeWrapper,
 )
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import RemotingClient, check
+from cometmq.remoting import check
 from cometmq.remoting.slices import decode
-from cometmq.store import MessageStore
-from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
+
+if TYPE_CHECKING:
+    from cometmq.broker.core import Core
+    from cometmq.broker.delay.delivery import ScheduledDelivery
 
 log = logging.getLogger(__name__)
 
@@ -81,36 +78,18 @@ class MetadataCopy:
     """Keeps the tables of a slave equal to its master's.
 
     Args:
-        role: whether this broker is a slave, and of which master.
-        client: sends the requests.
-        topics, groups, offsets, delay: where the copies go.
-        store: the log, whose end tells from where on delivered messages may have to be found.
+        core: of the broker; the copies go into its tables.
+        delay: where the copy of the schedule offsets goes.
         find_master: requests the master from the name servers, in the background.
-        clock: decides when the next copy is due.
     """
 
     def __init__(
-        self,
-        role: Role,
-        client: RemotingClient,
-        *,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetStore,
-        delay: ScheduledDelivery,
-        store: MessageStore,
-        find_master: Callable[[], None],
-        clock: Clock,
+        self, core: Core, delay: ScheduledDelivery, find_master: Callable[[], None]
     ) -> None:
-        self._role = role
-        self._client = client
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._core = core
+        self._role = core.role
         self._delay = delay
-        self._store = store
         self._find_master = find_master
-        self._clock = clock
         self._due_s = 0.0
         self._topic_count = 0
         """How many topics the store had when that was last looked at."""
@@ -128,7 +107,7 @@ class MetadataCopy:
         )
         self._ahead: _Offsets | None = None
         """Offsets that are ahead of the log here."""
-        role.on_master(self.master_changed)
+        core.role.on_master(self.master_changed)
 
     def master_changed(self) -> None:
         """Copy soon, perhaps from another master; call it after each change of the role."""
@@ -141,7 +120,7 @@ class MetadataCopy:
 
     async def run(self) -> None:
         """Copy the tables if that is due; called every second."""
-        now_s = self._clock.monotonic()
+        now_s = self._core.clock.monotonic()
         master = self._role.master_address
         if not self._role.is_slave:
             return
@@ -167,7 +146,7 @@ class MetadataCopy:
 
     def _has_new_topics(self) -> bool:
         """Return whether the store has got messages of further topics."""
-        before, self._topic_count = self._topic_count, self._store.topic_count
+        before, self._topic_count = self._topic_count, self._core.store.topic_count
         return self._topic_count > before
 
     def _note_unknown(self, now_s: float) -> None:
@@ -200,7 +179,7 @@ class MetadataCopy:
         Raises:
             CometError: the master does not respond, refuses, or responds with something else.
         """
-        response = check(await self._client.call(master, code, timeout=TIMEOUT_S))
+        response = check(await self._core.client.call(master, code, timeout=TIMEOUT_S))
         found = await decode(kind, response.body)
         return found if self._follows(master) else None
 
@@ -211,21 +190,21 @@ class MetadataCopy:
             CometError: the master does not respond, refuses, or responds with something else.
         """
         follows = partial(self._follows, master)
-        return await fetch_table(self._client, master, table, follows, timeout=TIMEOUT_S)
+        return await fetch_table(self._core.client, master, table, follows, timeout=TIMEOUT_S)
 
     def _follows(self, master: str) -> bool:
         return self._role.is_slave and self._role.master_address == master
 
     async def _copy_topics(self, master: str) -> None:
         log_end = (
-            self._store.written_to
+            self._core.store.written_to
         )  # the topics of all messages up to here are in the response
         found = await self._fetch_table(master, TOPICS)
         if found is None:
             return
-        if await self._topics.copy(found, log_end):
+        if await self._core.topics.copy(found, log_end):
             log.info("copied topics master=%s topics=%d", master, len(found.topic_config_table))
-        elif self._role.is_elected and self._topics.is_early(found.data_version):
+        elif self._role.is_elected and self._core.topics.is_early(found.data_version):
             self._note_early(found.data_version.state_version)
             return
         self._early_from_s = None
@@ -237,7 +216,7 @@ class MetadataCopy:
             CometError: it has not for a while.
         """
         self.hurry()
-        now_s = self._clock.monotonic()
+        now_s = self._core.clock.monotonic()
         if self._early_from_s is None:
             self._early_from_s = now_s
         elif now_s - self._early_from_s >= UNKNOWN_S:
@@ -248,14 +227,14 @@ class MetadataCopy:
 
     async def _copy_groups(self, master: str) -> None:
         found = await self._fetch_table(master, GROUPS)
-        if found is not None and await self._groups.copy(found, lambda: self._follows(master)):
+        if found is not None and await self._core.groups.copy(found, lambda: self._follows(master)):
             count = len(found.subscription_group_table)
             log.info("copied groups master=%s groups=%d", master, count)
 
     async def _copy_offsets(self, master: str) -> None:
         """Copy committed and schedule offsets, as soon as the log here covers them."""
         # Before the request: the schedule offsets cover all up to here.
-        log_end = self._store.confirmed_to
+        log_end = self._core.store.confirmed_to
         committed = await self._fetch_table(master, OFFSETS)
         if committed is None:
             return
@@ -280,14 +259,14 @@ class MetadataCopy:
 
     async def _take_offsets(self) -> None:
         ahead = self._ahead
-        if ahead is None or self._store.confirmed_to < ahead.master_end:
+        if ahead is None or self._core.store.confirmed_to < ahead.master_end:
             return
         self._ahead = None
         if self._follows(ahead.master):
             self._delay.copy(
                 ahead.schedule.offset_table, ahead.schedule.data_version, ahead.log_end
             )
-            await self._offsets.copy(
+            await self._core.offsets.copy(
                 ahead.committed.offset_table,
                 ahead.committed.data_version,
                 lambda: self._follows(ahead.master),

@@ -62,7 +62,7 @@ from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
 from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.socks import SocksProxies
-from cometmq.remoting.tasks import Supervisor, is_call_failure, shielded
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure, shielded
 from cometmq.system.failure_log import FailureLog, log_text, log_trace
 from cometmq.system.platforms import SYSTEM
 
@@ -404,8 +404,7 @@ class ClientCore(Lifecycle):
         try:
             await self.brokers.unregister(address, self.client_id, group, producing=producing)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             log.log(
                 logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
                 "cannot unregister address=%s group=%s error=%s",
@@ -540,8 +539,7 @@ class ClientCore(Lifecycle):
         try:
             await self._heartbeats.send(address, data)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._up_to_date.discard(address)
             self.heartbeat_epoch += 1
             self._heartbeat_failures.failed(address, error)

@@ -27,7 +27,7 @@ from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies.route import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
@@ -300,8 +300,7 @@ class Routes:
             async with self._lock(topic, timeout):
                 route = self._keep(route_from(topic, await self._request(topic, timeout)))
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             # Of a topic that does not exist the caller says what it needs it for.
             is_unknown = isinstance(error, TopicNotFoundError) and self.known(topic) is None
             self._failures.failed(topic, error, quiet=is_unknown)

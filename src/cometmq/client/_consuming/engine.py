@@ -22,7 +22,7 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings
 from cometmq.model.times import now_ms
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -194,8 +194,7 @@ async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseExc
         async with asyncio.timeout(seconds) as limit:
             await step
     except BaseException as error:
-        if not is_call_failure(error):
-            raise
+        raise_unless_failure(error)
         if limit.expired():
             log.warning("closing step timed out step=%s seconds=%.1f", what, seconds)
             return None

@@ -31,7 +31,7 @@ from cometmq.protocol.bodies.pop import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.consumer import GetConsumerRunningInfoRequest
 from cometmq.protocol.subscription import TAG_KIND
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 from cometmq.system.failure_log import log_text, log_trace
 
 log = logging.getLogger(__name__)
@@ -98,8 +98,7 @@ class GroupCalls:
             response = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
             locked = LockBatchResponseBody.decode(response.body).lock_ok_mq_set
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._locking.failed(where, error)
             return []
         self._locking.succeeded(where)
@@ -127,8 +126,7 @@ class GroupCalls:
         try:
             await self._instance.remoting.oneway(address, code, body=body.encode())
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             log.warning(
                 "cannot unlock queues address=%s group=%s error=%s",
                 address,
@@ -144,8 +142,7 @@ class GroupCalls:
             try:
                 address = (await self._instance.routes.find(queue.topic)).master(queue)
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 log.warning(
                     "a queue has no route queue=%s error=%s",
                     queue,
@@ -172,8 +169,7 @@ class GroupCalls:
             response = await self._instance.brokers.call(address, code, header, timeout=ASK_S)
             return ConsumerRunningInfo.decode(response.body).mq_table.keys()
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             log.info(
                 "a member does not say which queues it has group=%s member=%s error=%s",
                 group,

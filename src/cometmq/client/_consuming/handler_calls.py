@@ -31,7 +31,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import seconds
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import is_call_failure, raise_unless_failure
 from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -213,8 +213,7 @@ class FilterChain:
                 shown = self._namespace.unwrap_queue(queue)
                 messages = _kept(messages, hook.keep(self._group, shown, messages.copy()))
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 log.exception("filter hook failed queue=%s group=%s", queue, self._group)
         return messages
 

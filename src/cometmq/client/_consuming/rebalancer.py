@@ -30,7 +30,7 @@ from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,7 @@ class QueueListenerCalls:
         try:
             await self._caller.notify(self._listener, name, *map(list, arguments))
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._failures.failed(topic, error)
             self._failed[topic] = arguments
             if self._retries is None:
@@ -338,8 +337,7 @@ class MemberAllocation:
         try:
             return added.intersection(self._strategy.allocate(self._group, member, queues, members))
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             return added  # an application's strategy may only know this member
 
     def _awaits_members(self, listed: MemberList) -> bool:
@@ -531,8 +529,7 @@ class Rebalancer:
         try:
             balanced = await step(topic)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             # A retry topic is created when the first message needs it.
             quiet = topic.startswith(RETRY_PREFIX) and isinstance(error, CometError)
             self._failures.failed(topic, error, quiet=quiet)
@@ -615,8 +612,7 @@ class Rebalancer:
                 try:
                     moved = await move(queue)
                 except BaseException as error:
-                    if not is_call_failure(error):
-                        raise
+                    raise_unless_failure(error)
                     self._move_failures.failed(str(queue), error)
                     return False
                 self._move_failures.succeeded(str(queue))

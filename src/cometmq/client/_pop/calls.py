@@ -35,7 +35,7 @@ from cometmq.protocol.headers.pop import (
     PopMessageResponse,
 )
 from cometmq.protocol.lazy_record import check_packages, decode_lazily
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -509,8 +509,7 @@ class Acks:
         try:
             await request
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             failures.failed(topic, error)
             return False
         failures.succeeded(topic)

@@ -47,7 +47,7 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.refusals import is_account_refused
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 
 log = logging.getLogger(__name__)
 
@@ -320,8 +320,7 @@ class Receiver:
                 queue, wanted, max_messages=room, invisible_ms=invisible_ms
             )
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._failed(queue, error)
             return []
         self._failing.succeeded(str(queue))
@@ -404,8 +403,7 @@ class Receiver:
         try:
             await self._requests.wait_for_messages(source.queue, self._settings.hold_ms)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._failed(source.queue, error)
         # It is popped even if the broker saw nothing: it does not see all redelivered messages.
         source.empty_wakeups = source.empty_wakeups + 1 if time.monotonic() - began < QUICK_S else 0

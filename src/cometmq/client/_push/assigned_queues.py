@@ -41,7 +41,7 @@ from cometmq.client._supervision import ALIKE_MAX
 from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
@@ -385,8 +385,7 @@ class AssignedQueues:
         try:
             committed = await self._store.stored(queue) or QueueOffset(0)
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             self._reading.failed(str(queue), error)
             return None
         self._reading.succeeded(str(queue))
@@ -452,8 +451,7 @@ class AssignedQueues:
         try:
             await self._store.persist([queue])
         except BaseException as error:
-            if not is_call_failure(error):
-                raise
+            raise_unless_failure(error)
             log.exception("cannot store an offset queue=%s group=%s", queue, self._group)
 
     async def _release_after_call(self, fetched: ProcessQueue) -> None:

@@ -38,7 +38,7 @@ from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.lazy_record import restore
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 
 try:
@@ -313,8 +313,7 @@ class ConcurrentService:
                         messages = fetched[start:stop]
                         result = await function(messages.copy(), context)
                 except BaseException as error:
-                    if not is_call_failure(error):
-                        raise
+                    raise_unless_failure(error)
                     ended = Ended(None, error, clock() - now, None)
                     break
                 if (result is not None and result is not _SUCCESS) or (
@@ -426,8 +425,7 @@ class ConcurrentService:
                 if offset is not None:
                     self._store.update(queue.queue, offset, increase_only=True)
             except BaseException as error:
-                if not is_call_failure(error):
-                    raise
+                raise_unless_failure(error)
                 self._failures.failed(str(queue.queue), error)
             else:
                 if self._failures.is_failing:

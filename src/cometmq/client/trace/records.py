@@ -20,7 +20,7 @@ Source: TraceDataEncoder, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,15 +188,15 @@ _HEAD: tuple[_Reader, ...] = (int, _optional, str, str, str, _optional, _optiona
 """Read the first fields of Pub and EndTransaction, from the time to the store host."""
 
 
-def _values(row: list[str], *readers: _Reader) -> Iterator[Any]:
+def _values(row: list[str], *readers: _Reader) -> list[Any]:
     """Read the first fields of a record, each in its own way."""
-    return (read(text) for read, text in zip(readers, row[1:], strict=False))
+    return [read(text) for read, text in zip(readers, row[1:], strict=False)]
 
 
 def _publish(row: list[str]) -> Publish:
     fields = len(row)
     success = fields == _PUBLISH_FIELDS_MIN or _is_true(row[13 if fields > 13 else 12])
-    values = list(_values(row, *_HEAD, int, int, _message_kind))
+    values = _values(row, *_HEAD, int, int, _message_kind)
     values += [row[12] if fields > 13 else "", success, row[14] if fields > 14 else ""]
     return Publish(*values)
 
@@ -206,7 +206,7 @@ def _before(row: list[str]) -> ConsumeBefore:
 
 
 def _after(row: list[str]) -> ConsumeAfter:
-    values = list(_values(row, str, str, int, _is_true, _optional))
+    values = _values(row, str, str, int, _is_true, _optional)
     if len(row) > _AFTER_FIELDS_MIN:
         values.append(ConsumeEnd(int(row[6])))
     if len(row) > _AFTER_FIELDS_MIN + 2:

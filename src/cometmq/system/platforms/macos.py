@@ -22,48 +22,26 @@ from pathlib import Path
 
 from cometmq.system.platforms import posix
 from cometmq.system.platforms.interface import FileSystem
+
+# One statement for all names.
+# isort: off
 from cometmq.system.platforms.posix import (
     STOP_SIGNALS as STOP_SIGNALS,
-)
-from cometmq.system.platforms.posix import (
     advise_random as advise_random,
-)
-from cometmq.system.platforms.posix import (
     after_fork as after_fork,
-)
-from cometmq.system.platforms.posix import (
     lock as lock,
-)
-from cometmq.system.platforms.posix import (
     on_signals as on_signals,
-)
-from cometmq.system.platforms.posix import (
     only_user_can_write as only_user_can_write,
-)
-from cometmq.system.platforms.posix import (
     open_private as open_private,
-)
-from cometmq.system.platforms.posix import (
     open_to_read as open_to_read,
-)
-from cometmq.system.platforms.posix import (
     processors as processors,
-)
-from cometmq.system.platforms.posix import (
     read_into as read_into,
-)
-from cometmq.system.platforms.posix import (
     replace as replace,
-)
-from cometmq.system.platforms.posix import (
     statvfs as statvfs,
-)
-from cometmq.system.platforms.posix import (
     wait_max_s as wait_max_s,
-)
-from cometmq.system.platforms.posix import (
     write_at as write_at,
 )
+# isort: on
 
 NAME = "macOS"
 TCP_UNSENT_MAX: int | None = None

@@ -35,11 +35,69 @@ cdef class ReadLimits:
     cdef readonly long long units
 
 
+@cython.final
+cdef class _Scan:
+    cdef ConsumeQueue queue
+    cdef CommitLog log
+    cdef ReadLimits limits
+    cdef object repair
+    cdef object matcher
+    cdef long long max_count
+    cdef long long max_bytes
+    cdef long long offset
+    cdef long long stop
+    cdef long long log_end
+    cdef long long log_min
+    cdef unsigned char* memory
+    cdef long long shift
+    cdef long long units_end
+    cdef long long run_start
+    cdef long long run_end
+    cdef long long run_limit
+    cdef long long last_end
+    cdef long long count
+    cdef long long size_sum
+    cdef long long last_log_offset
+    cdef bint is_removing
+    cdef long long searches_max
+    cdef bint is_one_tag
+    cdef long long wanted_code
+    cdef bint evaluates
+    cdef bint uses_bitmaps
+    cdef long long evaluated
+    cdef double end_s
+
+    @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)
+    cdef GetResult read(
+        self, ConsumeQueue queue, long long offset, long long max_count, object matcher,
+        long long max_bytes)
+    @cython.locals(
+        queue=ConsumeQueue, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
+        tags_code=cython.longlong)
+    cdef bint _fill(self, GetResult result) except -1
+    @cython.locals(limits=ReadLimits, units=cython.longlong)
+    cdef _begin(self, GetResult result)
+    @cython.locals(queue=ConsumeQueue, units=Segment)
+    cdef bint _find_units(self) except -1
+    cdef bint _skip_damaged(self) except -1
+    @cython.locals(limits=ReadLimits, size_sum=cython.longlong)
+    cdef bint _is_full(self, long long log_offset, int size) except -1
+    @cython.locals(is_look_due=cython.bint)
+    cdef bint _may_evaluate(
+        self, GetResult result, long long log_offset, int size) except -1
+    cdef bint _matches_properties(self, long long log_offset, int size) except -1
+    @cython.locals(segment=Segment, limit=cython.longlong)
+    cdef bint _begin_run(self, long long log_offset, int size) except -1
+    cdef _close_run(self, GetResult result)
+    cdef _finish(self, GetResult result)
+
+
 cdef class QueueReader:
     cdef QueueTable _table
     cdef CommitLog _log
     cdef ReadLimits _limits
     cdef object _repair
+    cdef _Scan _scan
 
     @cython.locals(queue=ConsumeQueue, limit=cython.longlong)
     cpdef GetResult get(
@@ -74,24 +132,6 @@ cdef class QueueReader:
         index=cython.Py_ssize_t, written=cython.longlong)
     cdef list _cold_parts(self, list starts, list slices)
 
-
-@cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)
-cpdef GetResult read_queue(
-    ConsumeQueue queue, CommitLog log, ReadLimits limits, object repair, long long offset,
-    long long max_count, object matcher, long long max_bytes)
-
-@cython.locals(
-    log_end=cython.longlong, log_min=cython.longlong, stop=cython.longlong, units=Segment,
-    shift=cython.longlong, memory=cython.p_uchar, units_end=cython.longlong, run_start=cython.longlong,
-    run_end=cython.longlong, run_limit=cython.longlong, last_end=cython.longlong,
-    count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
-    removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
-    tags_code=cython.longlong, segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
-    evaluates=cython.bint, uses_bitmaps=cython.bint, evaluated=cython.longlong,
-    is_look_due=cython.bint, end_s=cython.double)
-cdef bint _scan(
-    GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, object repair,
-    long long offset, long long max_count, object matcher, long long max_bytes) except -1
 
 cdef bint _may_match(ConsumeQueue queue, long long code, object matcher) except -1
 @cython.locals(segment=Segment, start=cython.longlong)

@@ -203,6 +203,7 @@ class QueueReader:
         self._log = log
         self._limits = limits
         self._repair: Any = repair
+        self._scan = _Scan(log, limits, repair)
 
     def get(
         self,
@@ -218,9 +219,7 @@ class QueueReader:
         if queue is None:
             return GetResult(_NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _BYTES_MAX))
-        return read_queue(
-            queue, self._log, self._limits, self._repair, offset, max_count, matcher, limit
-        )
+        return self._scan.read(queue, offset, max_count, matcher, limit)
 
     def cold_units(
         self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
@@ -403,161 +402,210 @@ def _cold_part(segment: Segment, start: int, stop: int, useful_to: int) -> ColdP
     return ColdPart(segment.file, start, stop, max(stop, useful_to) if in_order else stop)
 
 
-def read_queue(
-    queue: ConsumeQueue,
-    log: CommitLog,
-    limits: ReadLimits,
-    repair: Any,
-    offset: int,
-    max_count: int,
-    matcher: Any,
-    max_bytes: int,
-) -> GetResult:
-    """Return the messages of a queue from ``offset`` on; see `MessageStore.get`."""
-    low = queue.min_offset
-    high = queue.end_at(log.readable_to())
-    if high < offset <= queue.max_offset:  # behind messages that are not on disk yet
-        return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
-    if high == 0:
-        return GetResult(_NO_MESSAGE_IN_QUEUE, 0, low, high)
-    if offset < low:
-        return GetResult(_OFFSET_TOO_SMALL, low, low, high)
-    if offset == high:
-        return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
-    if offset > high:
-        return GetResult(_OFFSET_OVERFLOW_BADLY, high, low, high)
-    for _ in range(_SCANS_MAX):
-        result = GetResult(_NO_MATCHED_MESSAGE, offset, low, high)
-        if _scan(result, queue, log, limits, repair, offset, max_count, matcher, max_bytes):
-            break
-    return result
+class _Scan:
+    """A walk over units of a queue, which collects runs of adjacent records.
 
+    One object serves all reads, one after the other: each of them begins with its own values.
 
-def _scan(
-    result: GetResult,
-    queue: ConsumeQueue,
-    log: CommitLog,
-    limits: ReadLimits,
-    repair: Any,
-    offset: int,
-    max_count: int,
-    matcher: Any,
-    max_bytes: int,
-) -> bool:
-    """Fill the result; return False if a unit was repaired that was read before."""
-    log_end = log.readable_to()
-    log_min = log.min_offset()
-    stop = min(result.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
-    wanted_code = 0
-    is_one_tag = type(matcher) is TagMatcher and len(matcher.codes) == 1
-    if is_one_tag:  # compared without an object for each unit
-        (wanted_code,) = matcher.codes
-    units: Any = None
-    memory: Any
-    shift = units_end = 0
-    run_start = run_end = run_limit = 0
-    last_end = 0
-    count = 0
-    size_sum = 0
-    last_log_offset = -1
-    removing = False
-    evaluates = matcher is not None and not is_one_tag and matcher.needs_properties
-    uses_bitmaps = evaluates and queue.ext is not None
-    evaluated = 0
-    end_s = thread_time() + _EVALUATION_S_MAX if evaluates else 0.0
-    searches_max = repair.searches + _SEARCHES_MAX
-    while offset < stop:
-        if offset >= units_end:
-            if queue.is_buffered(offset):
-                memory = queue.buffer_memory()
-                shift = queue.buffer_position(offset) - offset * _UNIT_BYTES
-                units_end = stop
-            else:
-                units = queue.segments.find(offset * _UNIT_BYTES)
-                if units is None:
-                    result.status = _OFFSET_FOUND_NULL
-                    break
-                memory = units.memory
-                shift = -units.base_offset
-                units_end = queue.end_in_file(units)
-        log_offset, size, code = record_layout.read_unit(memory, offset * _UNIT_BYTES + shift)
-        last_log_offset = log_offset
-        if log_offset < log_min:
-            if repair.repair(queue, offset):
-                continue
-            removing = True
-            offset += 1
-            if repair.searches >= searches_max:
+    Args:
+        log: the commit log.
+        limits: how much a read may return.
+        repair: makes damaged units again.
+    """
+
+    queue: ConsumeQueue
+    matcher: Any
+    offset: int
+    count: int
+    size_sum: int
+    last_end: int
+    last_log_offset: int
+    run_start: int
+    run_end: int
+
+    def __init__(self, log: CommitLog, limits: ReadLimits, repair: Any) -> None:
+        self.log = log
+        self.limits = limits
+        self.repair = repair
+
+    def read(
+        self, queue: ConsumeQueue, offset: int, max_count: int, matcher: Any, max_bytes: int
+    ) -> GetResult:
+        """Return the messages of a queue from ``offset`` on; see `MessageStore.get`."""
+        low = queue.min_offset
+        high = queue.end_at(self.log.readable_to())
+        if high < offset <= queue.max_offset:  # behind messages that are not on disk yet
+            return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
+        if high == 0:
+            return GetResult(_NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(_OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(_OFFSET_OVERFLOW_BADLY, high, low, high)
+        self.queue, self.matcher = queue, matcher
+        self.max_count, self.max_bytes = max_count, max_bytes
+        for _ in range(_SCANS_MAX):
+            result = GetResult(_NO_MATCHED_MESSAGE, offset, low, high)
+            if self._fill(result):
                 break
-            continue
-        if count > 0:
-            if count >= max_count or size_sum + size > max_bytes:
+        return result
+
+    def _fill(self, result: GetResult) -> bool:
+        """Fill a result; return False if a unit was repaired that was read before."""
+        queue, matcher = self.queue, self.matcher
+        self._begin(result)
+        while self.offset < self.stop:
+            if self.offset >= self.units_end and not self._find_units():
+                result.status = _OFFSET_FOUND_NULL
                 break
-            if log_end - log_offset > limits.memory_bytes:
-                if size_sum + size > limits.bytes_on_disk or count >= limits.count_on_disk:
-                    break
-            elif size_sum + size > limits.bytes_in_memory or count >= limits.count_in_memory:
-                break
-        if matcher is not None:
-            tags_code = queue.tags_code_of(code)
-            if tags_code <= _ADDRESS_MAX:
-                pass  # its extension unit is lost; the client compares the tags, too
-            elif tags_code != wanted_code if is_one_tag else not matcher.matches_tags(tags_code):
-                offset += 1
-                continue
-        if evaluates:
-            if uses_bitmaps and not _may_match(queue, code, matcher):
-                offset += 1
-                continue
-            is_look_due = evaluated % _EVALUATIONS_PER_LOOK == 0 or size > _LONG_RECORD_BYTES
-            if evaluated and is_look_due and thread_time() >= end_s:
-                break
-            if not log.is_recent(log_offset) and _is_cold(log, log_offset, size):
-                result.stopped_at_cold = True
-                break
-            evaluated += 1
-        if not (run_end > run_start and log_offset == run_end and 0 < size <= run_limit - run_end):
-            if log_offset < last_end and repair.repair_around(queue, offset):
-                return False
-            if run_end > run_start:
-                result.slices.append(log.slice(run_start, run_end))
-                result.starts.append(run_start)
-            run_start = run_end = 0
-            segment = log.segments.find(log_offset)
-            run_limit = log_offset if segment is None else min(segment.end_offset, log_end)
-            if size > run_limit - log_offset or size <= 0:
-                if repair.repair(queue, offset):
+            log_offset, size, code = record_layout.read_unit(
+                self.memory, self.offset * _UNIT_BYTES + self.shift
+            )
+            self.last_log_offset = log_offset
+            if log_offset < self.log_min:
+                if self._skip_damaged():
                     continue
-                removing = True
-                offset += 1
-                if repair.searches >= searches_max:
+                break
+            if self.count > 0 and self._is_full(log_offset, size):
+                break
+            if matcher is not None:
+                tags_code = queue.tags_code_of(code)
+                # A code up to the limit has lost its extension unit: the client compares the tags.
+                if tags_code > _ADDRESS_MAX and not (
+                    tags_code == self.wanted_code
+                    if self.is_one_tag
+                    else matcher.matches_tags(tags_code)
+                ):
+                    self.offset += 1
+                    continue
+            if self.evaluates:
+                if self.uses_bitmaps and not _may_match(queue, code, matcher):
+                    self.offset += 1
+                    continue
+                if not self._may_evaluate(result, log_offset, size):
                     break
+            if not (self.run_end == log_offset and 0 < size <= self.run_limit - log_offset):
+                if log_offset < self.last_end and self.repair.repair_around(queue, self.offset):
+                    return False
+                self._close_run(result)
+                if not self._begin_run(log_offset, size):
+                    if self._skip_damaged():
+                        continue
+                    break
+            if self.evaluates and not self._matches_properties(log_offset, size):
+                self._close_run(result)
+                self.offset += 1
                 continue
-            run_start = run_end = log_offset
-        if evaluates and not matcher.matches_properties(log.properties_at(log_offset, size)):
-            if run_end > run_start:
-                result.slices.append(log.slice(run_start, run_end))
-                result.starts.append(run_start)
-            run_start = run_end = 0
-            offset += 1
-            continue
-        run_end += size
-        last_end = run_end
-        size_sum += size
-        count += 1
-        offset += 1
-    if run_end > run_start:
-        result.slices.append(log.slice(run_start, run_end))
-        result.starts.append(run_start)
-    result.count = count
-    result.size_bytes = size_sum
-    result.next_begin_offset = offset
-    if count > 0:
-        result.status = _FOUND
-    elif removing and result.status is _NO_MATCHED_MESSAGE:
-        result.status = _MESSAGE_WAS_REMOVING
-    result.suggest_slave = log_end - last_log_offset > limits.memory_bytes
-    return True
+            self.run_end += size
+            self.last_end = self.run_end
+            self.size_sum += size
+            self.count += 1
+            self.offset += 1
+        self._close_run(result)
+        self._finish(result)
+        return True
+
+    def _begin(self, result: GetResult) -> None:
+        limits, matcher = self.limits, self.matcher
+        self.offset = result.next_begin_offset
+        self.log_end = self.log.readable_to()
+        self.log_min = self.log.min_offset()
+        units = max(limits.units, min(self.max_count, _UNITS_MAX))
+        self.stop = min(result.max_offset, self.offset + units)
+        self.units_end = 0
+        self.run_start = self.run_end = self.run_limit = self.last_end = 0
+        self.count = self.size_sum = 0
+        self.last_log_offset = -1
+        self.is_removing = False
+        self.searches_max = self.repair.searches + _SEARCHES_MAX
+        self.is_one_tag = type(matcher) is TagMatcher and len(matcher.codes) == 1
+        if self.is_one_tag:  # compared without an object for each unit
+            (self.wanted_code,) = matcher.codes
+        self.evaluates = matcher is not None and not self.is_one_tag and matcher.needs_properties
+        self.uses_bitmaps = self.evaluates and self.queue.ext is not None
+        self.evaluated = 0
+        self.end_s = thread_time() + _EVALUATION_S_MAX if self.evaluates else 0.0
+
+    def _find_units(self) -> bool:
+        """Find the memory of the next units; return False if it does not exist."""
+        queue = self.queue
+        if queue.is_buffered(self.offset):
+            self.memory = queue.buffer_memory()
+            self.shift = queue.buffer_position(self.offset) - self.offset * _UNIT_BYTES
+            self.units_end = self.stop
+            return True
+        units: Any = queue.segments.find(self.offset * _UNIT_BYTES)
+        if units is None:
+            return False
+        self.memory = units.memory
+        self.shift = -units.base_offset
+        self.units_end = queue.end_in_file(units)
+        return True
+
+    def _skip_damaged(self) -> bool:
+        """Repair or skip a unit without a record; return whether the scan goes on.
+
+        A unit that was repaired is read again.
+        """
+        if self.repair.repair(self.queue, self.offset):
+            return True
+        self.is_removing = True
+        self.offset += 1
+        return bool(self.repair.searches < self.searches_max)
+
+    def _is_full(self, log_offset: int, size: int) -> bool:
+        """Return whether a result with messages has no room for another one."""
+        limits = self.limits
+        size_sum = self.size_sum + size
+        if self.count >= self.max_count or size_sum > self.max_bytes:
+            return True
+        if self.log_end - log_offset > limits.memory_bytes:
+            return size_sum > limits.bytes_on_disk or self.count >= limits.count_on_disk
+        return size_sum > limits.bytes_in_memory or self.count >= limits.count_in_memory
+
+    def _may_evaluate(self, result: GetResult, log_offset: int, size: int) -> bool:
+        """Return whether this read evaluates another record: it has time, and is in memory."""
+        is_look_due = self.evaluated % _EVALUATIONS_PER_LOOK == 0 or size > _LONG_RECORD_BYTES
+        if self.evaluated and is_look_due and thread_time() >= self.end_s:
+            return False
+        if not self.log.is_recent(log_offset) and _is_cold(self.log, log_offset, size):
+            result.stopped_at_cold = True
+            return False
+        self.evaluated += 1
+        return True
+
+    def _matches_properties(self, log_offset: int, size: int) -> bool:
+        properties = self.log.properties_at(log_offset, size)
+        return bool(self.matcher.matches_properties(properties))
+
+    def _begin_run(self, log_offset: int, size: int) -> bool:
+        """Begin a run with a record; return False if the log does not have all of it."""
+        segment = self.log.segments.find(log_offset)
+        limit = log_offset if segment is None else min(segment.end_offset, self.log_end)
+        if size > limit - log_offset or size <= 0:
+            return False
+        self.run_start = self.run_end = log_offset
+        self.run_limit = limit
+        return True
+
+    def _close_run(self, result: GetResult) -> None:
+        """Add the run to the result; the next record begins another one."""
+        if self.run_end > self.run_start:
+            result.slices.append(self.log.slice(self.run_start, self.run_end))
+            result.starts.append(self.run_start)
+        self.run_start = self.run_end = self.run_limit = 0
+
+    def _finish(self, result: GetResult) -> None:
+        result.count = self.count
+        result.size_bytes = self.size_sum
+        result.next_begin_offset = self.offset
+        if self.count > 0:
+            result.status = _FOUND
+        elif self.is_removing and result.status is _NO_MATCHED_MESSAGE:
+            result.status = _MESSAGE_WAS_REMOVING
+        result.suggest_slave = self.log_end - self.last_log_offset > self.limits.memory_bytes
 
 
 def _may_match(queue: ConsumeQueue, code: int, matcher: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,20 +297,10 @@ class RecordingFiles(SystemFiles):
     def __init__(self) -> None:
         self.synced: list[Path] = []
 
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = False,
-    ) -> MappedFile:
-        if keep_open:
+    def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> MappedFile:
+        if options.get("keep_open"):
             self.synced.append(path)
-        return super().open_mapped(
-            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
+        return super().open_mapped(path, size_bytes, **options)
 
 
 class Queues:
@@ -446,18 +437,8 @@ class Interrupted(SystemMappedFile):
 class InterruptedFiles(SystemFiles):
     """The machine's files, interrupted."""
 
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = False,
-    ) -> Interrupted:
-        return Interrupted(
-            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
+    def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> Interrupted:
+        return Interrupted(path, size_bytes, **{"create": False, "read_only": False} | options)
 
 
 def test_a_stream_that_is_being_synced_is_not_released(tmp_path: Path) -> None:

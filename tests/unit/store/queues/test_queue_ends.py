@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,20 +25,10 @@ class ObservedFiles(SystemFiles):
     def __init__(self) -> None:
         self.queue_files: list[Path] = []
 
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = True,
-    ) -> MappedFile:
+    def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> MappedFile:
         if "consumequeue" in path.parts:
             self.queue_files.append(path)
-        return super().open_mapped(
-            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
+        return super().open_mapped(path, size_bytes, **options)
 
 
 @pytest.fixture(autouse=True)

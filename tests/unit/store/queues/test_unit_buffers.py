@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,18 +330,8 @@ class HookedFiles(FaultyFiles):
 
     hook: Callable[[], object] | None = None
 
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = True,
-    ) -> MappedFile:
-        found = super().open_mapped(
-            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
+    def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> MappedFile:
+        found = super().open_mapped(path, size_bytes, **options)
         hook, self.hook = self.hook, None
         if hook is not None:
             thread = threading.Thread(target=hook)

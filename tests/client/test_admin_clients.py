@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -23,10 +22,9 @@ from cometmq.client._connection.instance import core_of
 from cometmq.protocol.bodies.client import ConsumeResult
 from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import ResponseCode
-from support.clients.recording_handlers import until_answered
+from support.checks.waiting import until
 
 FOUND_S = 120.0
-until = partial(until_answered, timeout=FOUND_S)
 
 
 async def test_members_of_a_group_are_shown_while_they_are_online(

@@ -27,9 +27,10 @@ from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin import DeadLetter, ResendStatus, ResendTo, Resent
 from cometmq.model import property_names as names
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
+from support.checks.waiting import until
 from support.clients.consuming import from_the_first
 from support.clients.dead_letters import dead_letters, give_up
-from support.clients.recording_handlers import Seen, until_answered
+from support.clients.recording_handlers import Seen
 
 
 async def stored(
@@ -61,7 +62,7 @@ async def messages(name_servers: str, topic: str, count: int) -> list[StoredMess
                 positions[queue] = max(result.next_offset, 0)
             return len(found) >= count
 
-        await until_answered(are_there, timeout=60)
+        await until(are_there, timeout=60)
     return found
 
 
@@ -159,9 +160,9 @@ async def test_a_time_range_has_the_dead_letters_that_were_stored_in_it(
     letters = await stored(admin, group, topic, [b"%d" % number for number in range(40)])
     times = [letter.dead_time_ms for letter in letters]
 
-    for since, until in [(times[10], times[30]), (times[0], times[0]), (times[39], 2**63 - 1)]:
-        page = await admin.dead_letters(group, since=since, until=until)
-        expected = [each for each in letters if since <= each.dead_time_ms < until]
+    for since, end in [(times[10], times[30]), (times[0], times[0]), (times[39], 2**63 - 1)]:
+        page = await admin.dead_letters(group, since=since, until=end)
+        expected = [each for each in letters if since <= each.dead_time_ms < end]
         assert [each.message.body for each in page.letters] == [
             each.message.body for each in expected
         ]
@@ -189,7 +190,7 @@ async def test_dead_letters_are_found_by_their_ids_and_keys(
     async def indexed() -> bool:
         return len(await admin.find_dead_letters(group, key="k1")) == 2
 
-    await until_answered(indexed, timeout=60)
+    await until(indexed, timeout=60)
     for message_id in (two.message_id, two.message.offset_message_id):
         [found] = await admin.find_dead_letters(group, message_id=message_id)
         assert found.message.body == b"2"
@@ -300,7 +301,7 @@ async def test_a_dead_letter_is_not_sent_twice_unless_that_is_wanted(
     async def indexed() -> bool:
         return bool(await admin.messages_by_key(target, sent.message_id or "", unique_id=True))
 
-    await until_answered(indexed, timeout=60)
+    await until(indexed, timeout=60)
     skipped, second = await admin.resend_dead_letters(letters, to=to)
     other = ResendTo.GROUP if to is ResendTo.TOPIC else ResendTo.TOPIC
     [elsewhere] = await admin.resend_dead_letters(letters[:1], to=other)
@@ -360,7 +361,7 @@ async def test_a_group_that_does_not_read_its_retry_topic_is_refused(
         async def online() -> bool:
             return bool((await admin.consumer_connections(group)).subscription_table)
 
-        await until_answered(online, timeout=60)
+        await until(online, timeout=60)
         with pytest.raises(ClientError, match="do not read %RETRY%"):
             await admin.resend_dead_letters(letters)
         [result] = await admin.resend_dead_letters(letters, to=ResendTo.TOPIC)

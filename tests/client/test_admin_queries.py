@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -21,10 +20,9 @@ from cometmq.client import (
 )
 from cometmq.client.admin import TrackKind
 from cometmq.client.trace.records import ConsumeAfter, Publish, encode_trace_record
-from support.clients.recording_handlers import until_answered
+from support.checks.waiting import until
 
 FOUND_S = 120.0
-until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture

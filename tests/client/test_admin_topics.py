@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from functools import partial
 
 import pytest
 from servers import Cluster
@@ -25,10 +24,7 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import Perm
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
-from support.clients.recording_handlers import until_answered
-
-FOUND_S = 120.0
-until = partial(until_answered, timeout=FOUND_S)
+from support.checks.waiting import until
 
 
 @pytest.fixture

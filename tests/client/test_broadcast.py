@@ -15,7 +15,8 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.clients.recording_handlers import Seen, until
+from support.checks.waiting import until
+from support.clients.recording_handlers import Seen
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

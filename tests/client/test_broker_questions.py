@@ -38,7 +38,8 @@ from cometmq.protocol.headers.consumer import (
     InvokeBrokerToGetConsumerStatusRequest,
 )
 from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
-from support.clients.recording_handlers import Seen, until
+from support.checks.waiting import until
+from support.clients.recording_handlers import Seen
 
 
 @pytest.fixture

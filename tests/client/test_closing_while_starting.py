@@ -124,7 +124,7 @@ async def test_closing_ends_a_start_that_waits_for_a_name_server(make: Make) -> 
         cluster.name_server.silent = True
         consumer = make(cluster.address)
         starting = asyncio.create_task(consumer.start())
-        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+        await cluster.name_server.until(lambda: bool(cluster.name_server.asked))
 
         await consumer.close()
 
@@ -143,7 +143,7 @@ async def test_cancelling_a_start_releases_everything(make: Make) -> None:
     ):
         cluster.name_server.silent = True
         starting = asyncio.create_task(make(instance=instance).start())
-        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+        await cluster.name_server.until(lambda: bool(cluster.name_server.asked))
         starting.cancel()
         await asyncio.wait([starting])
         assert starting.cancelled()
@@ -205,7 +205,7 @@ async def test_a_start_beside_one_that_is_cancelled_goes_on(make: Make) -> None:
         cluster.name_server.silent = True
         consumer = make(instance=instance)
         first, second = (asyncio.create_task(consumer.start()) for _ in range(2))
-        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+        await cluster.name_server.until(lambda: bool(cluster.name_server.asked))
 
         first.cancel()
         await asyncio.wait([first])
@@ -296,7 +296,7 @@ async def test_closing_during_a_revocation_commits_what_was_consumed() -> None:
         )
         await consumer.start()
         polling = asyncio.create_task(consumer.poll(ENDS_S))
-        await broker.wait_until(lambda: len(broker.pulls) == 2)
+        await broker.until(lambda: len(broker.pulls) == 2)
         broker.members = [f"0{instance.client_id}", instance.client_id]
         await store.begun.wait()
 

@@ -34,9 +34,10 @@ from cometmq.client.hooks import FilterHook
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
 from support.brokers.clusters import COMET
+from support.checks.waiting import until
 from support.clients.in_flight import InFlight
 from support.clients.reading import until_queued
-from support.clients.recording_handlers import Seen, until, until_answered
+from support.clients.recording_handlers import Seen
 
 WAIT_S = 120.0
 
@@ -117,34 +118,27 @@ async def test_two_members_share_the_queues_and_one_takes_all_when_the_other_lea
 ) -> None:
     topic = queues[0].topic
     mine: dict[str, list[MessageQueue]] = {}
-    moved = asyncio.Event()
 
     def told(name: str) -> Callable[[str, object, Sequence[MessageQueue]], None]:
-        loop = asyncio.get_running_loop()
-
         def listen(topic: str, all_queues: object, own: Sequence[MessageQueue]) -> None:
             mine[name] = list(own)
-            loop.call_soon_threadsafe(moved.set)
 
         return listen
 
-    async def until(one: int, two: int) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while (len(mine.get("one", [])), len(mine.get("two", []))) != (one, two):
-                moved.clear()
-                await moved.wait()
+    async def divided(one: int, two: int) -> None:
+        await until(lambda: [len(mine.get(name, [])) for name in ("one", "two")] == [one, two])
 
     seen = Seen()
     options = {"group": group, "handler": seen, "subscriptions": {topic: "*"}}
     async with PushConsumer(name_servers, on_queues=told("one"), **options):
-        await until(4, 0)
+        await divided(4, 0)
         async with PushConsumer(name_servers, on_queues=told("two"), **options):
-            await until(2, 2)
+            await divided(2, 2)
             assert sorted(mine["one"] + mine["two"]) == sorted(queues)
             await send(producer, topic, 40)
             await seen.until(lambda: len(places(seen)) == 40)
         mine.pop("two")
-        await until(4, 0)
+        await divided(4, 0)
         await send(producer, topic, 40)
         await seen.until(lambda: len(places(seen)) == 80)
 
@@ -361,7 +355,7 @@ async def test_the_backlog_can_be_skipped(
                 offsets = {queue: bounds.max_offset for queue, bounds in ends.items()}
                 return await admin.committed(group, topic) == offsets
 
-            await until_answered(committed_all, timeout=WAIT_S)
+            await until(committed_all, timeout=WAIT_S)
 
     assert len(seen.messages) <= 3
 

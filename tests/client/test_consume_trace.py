@@ -10,7 +10,8 @@ from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartF
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode_records
 from cometmq.model.topic import TRACE_TOPIC
-from support.clients.recording_handlers import WAIT_S, Seen
+from support.checks.waiting import WAIT_S
+from support.clients.recording_handlers import Seen
 
 
 async def records(

@@ -269,7 +269,7 @@ async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
         pulling = asyncio.ensure_future(
             path.pull(broker.address, pulls, QueueOffset(5), None, 60.0)
         )
-        await broker.wait_until(lambda: len(broker.commands) == 1)
+        await broker.until(lambda: len(broker.commands) == 1)
         connection = await core.remoting.connection(broker.address)
         assert connection.busy
         pulling.cancel()

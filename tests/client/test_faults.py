@@ -17,7 +17,7 @@ from servers import Cluster
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 from support.clients.stream import all_kinds
 from support.network.fault_proxy import Proxied, proxied
 from support.runner.tiers import rounds
@@ -54,7 +54,7 @@ async def test_the_stream_goes_on_when_every_connection_is_cut_in_the_middle_of_
         for number in range(rounds(test=3, long=30)):
             cuts = links.broker.cuts
             links.broker.cut(after_bytes=1000 + 37 * number, answers=number % 2 == 0)
-            await links.broker.wait_until(lambda cuts=cuts: links.broker.cuts > cuts)
+            await links.broker.until(lambda cuts=cuts: links.broker.cuts > cuts)
             await running.goes_on(5)
 
 
@@ -99,7 +99,7 @@ async def test_the_stream_goes_on_when_a_broker_answers_with_junk(
         await running.goes_on()
         for junk in JUNK:
             links.broker.spoil(junk)
-            await links.broker.wait_until(lambda: links.broker.junk is None)
+            await links.broker.until(lambda: links.broker.junk is None)
             await running.goes_on(3)
 
 
@@ -115,7 +115,7 @@ async def test_the_stream_goes_on_when_answers_are_lost(links: Proxied, group: s
     async with all_kinds(links.address, group) as running:
         await running.goes_on()
         links.broker.drop_answers(some)
-        await links.broker.wait_until(lambda: links.broker.dropped >= 3)
+        await links.broker.until(lambda: links.broker.dropped >= 3)
         links.broker.drop_answers(None)
         await running.goes_on()
 

@@ -21,7 +21,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 
 TOPICS, QUEUES = 20, 4
 PAUSE_S = 0.05

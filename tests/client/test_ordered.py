@@ -28,9 +28,10 @@ from cometmq.protocol.bodies.group import LockBatchRequestBody, LockBatchRespons
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.brokers.clusters import COMET
+from support.checks.waiting import WAIT_S, until
 from support.clients.consuming import from_the_first
 from support.clients.dead_letters import dead_letters
-from support.clients.recording_handlers import WAIT_S, FailsAtFirst, Seen, until, until_answered
+from support.clients.recording_handlers import FailsAtFirst, Seen
 
 
 async def send_numbers(producer: Producer, queue: MessageQueue, count: int) -> None:
@@ -155,7 +156,7 @@ async def test_two_members_keep_their_queues_over_a_restart_of_the_broker(
                 await loop.run_in_executor(starter, cluster.start_broker)
             else:
                 await loop.run_in_executor(starter, cluster.restart_broker)
-            await until_answered(both_listed, timeout=WAIT_S)
+            await until(both_listed, timeout=WAIT_S)
         await send_more()
         assert [one.queues(), two.queues()] == before
         moves = [each.message for each in caplog.records if "queues assigned" in each.message]

@@ -130,7 +130,7 @@ async def test_members_of_a_unit_say_so() -> None:
         Producer(cluster.address, group="p", client=unit) as producer,
     ):
         await producer.send(Message(topic="t", body=b"1"))
-        await broker.wait_until(lambda: bool(broker.heartbeats))
+        await broker.until(lambda: bool(broker.heartbeats))
 
     assert broker.sends[0].unit_mode is True
     assert broker.heartbeats[0].client_id.endswith("@east")

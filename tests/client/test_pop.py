@@ -26,10 +26,11 @@ from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestMod
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
+from support.checks.waiting import WAIT_S, until
 from support.clients.consuming import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.in_flight import InFlight
-from support.clients.recording_handlers import WAIT_S, FailsAtFirst, Seen, until
+from support.clients.recording_handlers import FailsAtFirst, Seen
 from support.runner.versions import VERSIONS_5
 
 only_5 = pytest.mark.only_on(*VERSIONS_5)

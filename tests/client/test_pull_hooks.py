@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from functools import partial
 
 import pytest
 
@@ -23,10 +22,9 @@ from cometmq.client import (
 )
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.client.trace.records import ConsumeAfter
-from support.clients.recording_handlers import until_answered
+from support.checks.waiting import until
 
 FOUND_S = 120.0
-until = partial(until_answered, timeout=FOUND_S)
 
 
 async def send(instance: ClientInstance, queue: MessageQueue, count: int) -> None:

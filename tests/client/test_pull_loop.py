@@ -35,19 +35,19 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
+from support.checks.waiting import Changes, until
 from support.clients.reading import until_queued
-from support.clients.recording_handlers import until
 
 WAIT_S = 120.0
 
 
-class Collecting:
+class Collecting(Changes):
     """A consume service that keeps what it is given, and is done with it when it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[FetchedBatch] = []
         self.messages: list[StoredMessage] = []
-        self.moved = asyncio.Event()
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         self.batches.append(batch)
@@ -56,13 +56,6 @@ class Collecting:
 
     async def stop(self, *, grace_s: float) -> None:
         """There is nothing to stop."""
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until what was submitted makes it so."""
-        async with asyncio.timeout(WAIT_S):
-            while not reached():
-                self.moved.clear()
-                await self.moved.wait()
 
 
 class Puller:
@@ -135,7 +128,7 @@ class Puller:
         """Of what was submitted."""
         return [message.queue_offset for message in self.service.messages]
 
-    async def until(self, count: int) -> None:
+    async def submitted(self, count: int) -> None:
         """Wait until so many messages were submitted."""
         await self.service.until(lambda: len(self.service.messages) >= count)
 
@@ -175,10 +168,10 @@ async def test_a_queue_is_pulled_in_order_and_goes_on_with_what_comes_later(
 ) -> None:
     await fill(producer, puller.queue, 40)
     loop = puller.begin(QueueOffset(0))
-    await puller.until(40)
+    await puller.submitted(40)
 
     await fill(producer, puller.queue, 3)
-    await puller.until(43)
+    await puller.submitted(43)
 
     assert puller.offsets == list(range(43))
     assert loop.next_offset == 43
@@ -202,7 +195,7 @@ async def test_the_first_offset_is_asked_for_until_it_can_be_told(
         return QueueOffset(1)
 
     puller.begin(first)
-    await puller.until(2)
+    await puller.submitted(2)
 
     assert puller.offsets == [1, 2]
     assert asked == 3
@@ -217,7 +210,7 @@ async def test_nothing_more_is_pulled_while_a_limit_is_reached(
     assert puller.fetched.count == 10
 
     puller.service.batches[0].finish(0, 1)
-    await puller.until(15)
+    await puller.submitted(15)
     await until(lambda: puller.limits.waiting)
     assert puller.fetched.count == 14
 
@@ -232,7 +225,7 @@ async def test_a_raised_limit_lets_a_waiting_queue_go_on(
     assert puller.fetched.count == 5
 
     puller.limits.share(puller.queue.topic, 1)
-    await puller.until(20)
+    await puller.submitted(20)
 
 
 async def test_nothing_is_pulled_while_the_consumer_is_suspended(
@@ -246,7 +239,7 @@ async def test_nothing_is_pulled_while_the_consumer_is_suspended(
 
     puller.suspended = False
     loop.wake()
-    await puller.until(3)
+    await puller.submitted(3)
 
 
 async def test_a_queue_in_order_is_not_pulled_before_it_is_locked(
@@ -259,7 +252,7 @@ async def test_a_queue_in_order_is_not_pulled_before_it_is_locked(
 
     puller.fetched.locked = True
     loop.wake()
-    await puller.until(3)
+    await puller.submitted(3)
 
 
 async def test_a_tag_with_the_hash_of_a_wanted_one_is_removed_by_the_client(
@@ -271,7 +264,7 @@ async def test_a_tag_with_the_hash_of_a_wanted_one_is_removed_by_the_client(
     await fill(producer, puller.queue, 1, tags="C")
 
     puller.begin(QueueOffset(0), wanted="Aa")
-    await puller.until(1)
+    await puller.submitted(1)
 
     assert [message.tags for message in puller.service.messages] == ["Aa"]
 
@@ -292,10 +285,10 @@ async def test_pulls_tell_the_master_how_far_the_queue_is_consumed(
     await fill(producer, puller.queue, 3)
     offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
     puller.begin(QueueOffset(0))
-    await puller.until(3)
+    await puller.submitted(3)
     puller.store.update(puller.queue, QueueOffset(2))
     await fill(producer, puller.queue, 1)
-    await puller.until(4)
+    await puller.submitted(4)
 
     async with asyncio.timeout(WAIT_S):
         while await offsets.committed(puller.group, puller.queue) != 2:
@@ -319,7 +312,7 @@ async def test_a_dropped_queue_gets_nothing_of_a_held_pull(
 ) -> None:
     await fill(producer, puller.queue, 1)
     puller.begin(QueueOffset(0))
-    await puller.until(1)
+    await puller.submitted(1)
 
     puller.fetched.drop()
     await fill(producer, puller.queue, 1)
@@ -333,7 +326,7 @@ async def test_a_stopped_loop_gives_its_held_pull_up_at_once(
 ) -> None:
     await fill(producer, puller.queue, 1)
     loop = puller.begin(QueueOffset(0))
-    await puller.until(1)
+    await puller.submitted(1)
 
     async with asyncio.timeout(10):  # the pull was to be held for 15 s
         await loop.stop()
@@ -353,11 +346,11 @@ async def test_pulling_goes_on_after_the_broker_was_killed(
         async with Producer(group="p", instance=instance) as producer:
             await fill(producer, queue, 2)
             puller.begin(QueueOffset(0))
-            await puller.until(2)
+            await puller.submitted(2)
             await asyncio.to_thread(own_cluster.kill_broker)
             await asyncio.to_thread(own_cluster.start_broker)
             await until_sent(producer, queue)
-            await puller.until(3)
+            await puller.submitted(3)
         await puller.close()
 
     assert puller.offsets == [0, 1, 2]

@@ -37,13 +37,11 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall, Request, Response
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
-from support.clients.recording_handlers import until_answered
+from support.checks.waiting import until
 from support.wire.recorded import frames
 
 FOUND_S = 120.0
 """Time for what takes a moment: queues that are filled, members that are noticed."""
-
-until = partial(until_answered, timeout=FOUND_S)
 
 
 async def send(

@@ -457,7 +457,7 @@ async def test_a_send_with_an_order_key_stays_in_its_queue_if_the_route_changes(
     ):
         await producer.send(MESSAGE)
         future = producer.send_nowait(MESSAGE, order_key=key)
-        await broker.wait_until(lambda: len(broker.sends) == 2)
+        await broker.until(lambda: len(broker.sends) == 2)
         cluster.name_server.routes["t"] = route({"a": broker.address}, queues=7)
         await core_of(instance).routes.refresh("t")
         broker.hang_up()
@@ -541,7 +541,7 @@ async def test_a_cancelled_awaited_send_leaves_the_connection_as_it_is(short: Sh
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         sending = asyncio.ensure_future(producer.send(MESSAGE))
-        await broker.wait_until(lambda: len(broker.sends) == 2)
+        await broker.until(lambda: len(broker.sends) == 2)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         assert sending.cancelled()

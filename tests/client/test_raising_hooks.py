@@ -148,7 +148,7 @@ async def test_pops_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> Non
         ),
         asyncio.timeout(ENDS_S),
     ):
-        await broker.wait_until(lambda: broker.pops[0] == 1)
+        await broker.until(lambda: broker.pops[0] == 1)
 
     assert hook.raised == 2
     assert warnings(caplog, "pop failed") == 1
@@ -167,7 +167,7 @@ async def test_messages_are_acknowledged_again(
         PopConsumer(instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}),
         asyncio.timeout(ENDS_S),
     ):
-        await shop.wait_until(lambda: len(shop.acks) == 1)
+        await shop.until(lambda: len(shop.acks) == 1)
 
     assert hook.raised == 2
     assert warnings(caplog, "cannot acknowledge a message") == 1
@@ -192,7 +192,7 @@ async def test_queues_are_assigned_again(error: Raise, caplog: pytest.LogCapture
     ):
         assert consumer.queues() == [QUEUE]
         broker.assigned.append(MessageQueue("t", "a", 1))
-        await broker.wait_until(lambda: broker.pops[1] == 1)
+        await broker.until(lambda: broker.pops[1] == 1)
         assert len(consumer.queues()) == 2
 
     assert hook.raised == 1
@@ -286,7 +286,7 @@ async def test_a_broker_that_is_away_leaves_a_consumer_healthy() -> None:
             cluster.address, group="g", handler=nothing, subscriptions={"t": "*"}
         )
         async with consumer:
-            await broker.wait_until(lambda: broker.pops[0] == 1)
+            await broker.until(lambda: broker.pops[0] == 1)
             await broker.stop()
             await asyncio.sleep(200)
             assert consumer.healthy
@@ -306,7 +306,7 @@ async def test_heartbeats_go_on(error: Raise, caplog: pytest.LogCaptureFixture) 
     ):
         core_of(instance).join(SilentProducer("g"))
         await core_of(instance).routes.find("t")
-        await broker.wait_until(lambda: bool(broker.heartbeats))
+        await broker.until(lambda: bool(broker.heartbeats))
 
     assert hook.raised == 2
     assert warnings(caplog, "heartbeat failed") == 1
@@ -322,7 +322,7 @@ async def test_routes_are_refreshed_again(error: Raise, caplog: pytest.LogCaptur
         ) as instance,
     ):
         await core_of(instance).routes.find("t")
-        await cluster.name_server.wait_until(lambda: hook.passed_after == 1)
+        await cluster.name_server.until(lambda: hook.passed_after == 1)
 
     assert hook.raised == 2
     assert warnings(caplog, "cannot refresh a route") == 1
@@ -338,7 +338,7 @@ async def test_queues_are_allocated_after_a_failed_rebalance(
     broker = GroupBroker()
     hook = RaisingHook(RequestCode.GET_CONSUMER_LIST_BY_GROUP, error, raises=1)
     async with one_queue(hook, broker) as instance, make(instance):
-        await broker.wait_until(lambda: bool(broker.pulls))
+        await broker.until(lambda: bool(broker.pulls))
 
     assert hook.raised == 1
     assert warnings(caplog, "rebalance failed, retrying topic=t") == 1
@@ -378,7 +378,7 @@ async def test_pulls_of_a_push_consumer_go_on(
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.PULL_MESSAGE, error)
     async with one_queue(hook, broker) as instance, push(instance, retry_ms=1):
-        await broker.wait_until(lambda: bool(broker.pulls))
+        await broker.until(lambda: bool(broker.pulls))
 
     assert hook.raised == 2
     assert warnings(caplog, "pull failed, retrying") == 1
@@ -391,7 +391,7 @@ async def test_queues_are_locked_again(
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.LOCK_BATCH_MQ, error, passes=passes)
     async with one_queue(hook, broker) as instance, push(instance, ordered=True, lock_ms=100):
-        await broker.wait_until(lambda: bool(broker.pulls) and hook.passed_after > 0)
+        await broker.until(lambda: bool(broker.pulls) and hook.passed_after > 0)
 
     assert hook.raised == 2
     assert warnings(caplog, "cannot lock queues") == 1
@@ -404,7 +404,7 @@ async def test_a_push_consumer_commits_again(
     broker, hook = GroupBroker(), RaisingHook(RequestCode.UPDATE_CONSUMER_OFFSET, error)
     broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
     async with one_queue(hook, broker) as instance, push(instance, persist_ms=100):
-        await broker.wait_until(lambda: bool(broker.commits))
+        await broker.until(lambda: bool(broker.commits))
 
     assert hook.raised == 2
     assert broker.commits[0].commit_offset == 50
@@ -422,7 +422,7 @@ async def test_a_pull_consumer_commits_again(
         pull(instance, auto_commit_ms=10) as consumer,
     ):
         polling = asyncio.create_task(consumer.poll(ENDS_S))
-        await broker.wait_until(lambda: bool(broker.commits))
+        await broker.until(lambda: bool(broker.commits))
         polling.cancel()
         await asyncio.wait([polling])
 
@@ -449,7 +449,7 @@ async def test_subscriptions_are_compared_again(
         await core_of(instance).routes.find("t")
         mine = {"t": Filter.tags("*")}
         SubscriptionCheck(core_of(instance), "g", lambda: mine, interval_s=0.01).start(tasks)
-        await broker.wait_until(lambda: hook.passed_after == 1)
+        await broker.until(lambda: hook.passed_after == 1)
         await tasks.cancel()
 
     assert hook.raised == 1

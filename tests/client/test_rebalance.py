@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 
@@ -20,6 +19,7 @@ from cometmq.protocol.bodies.heartbeat import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, RequestHandler, Response, Supervisor
+from support.checks.waiting import until
 
 WAIT_S = 120.0
 
@@ -30,7 +30,6 @@ class SharingMember:
     def __init__(self, name_servers: str, group: str, topic: str) -> None:
         self.group = group
         self.mine: set[MessageQueue] = set()
-        self.moved = asyncio.Event()
         self.instance = ClientCore(name_servers)
         self._topic = topic
         self._tasks = Supervisor("member")
@@ -87,7 +86,7 @@ class SharingMember:
     async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
-        self.moved.set()
+        """Nothing depends on it."""
 
 
 Join = Callable[[], Awaitable[SharingMember]]
@@ -107,27 +106,16 @@ async def join(name_servers: str, group: str, topic: str) -> AsyncIterator[Join]
         yield one
 
 
-async def until(members: list[SharingMember], reached: Callable[[], bool]) -> None:
-    """Wait until a division has made it so."""
-    async with asyncio.timeout(WAIT_S):
-        while not reached():
-            waits = [asyncio.ensure_future(member.moved.wait()) for member in members]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait, member in zip(waits, members, strict=True):
-                wait.cancel()
-                member.moved.clear()
-
-
 async def test_members_share_the_queues_as_soon_as_a_broker_tells_of_each_other(
     join: Join, queues: list[MessageQueue]
 ) -> None:
     """Rounds of their own would come ten minutes later."""
     first = await join()
-    await until([first], lambda: len(first.mine) == 4)
+    await until(lambda: len(first.mine) == 4)
 
     second = await join()
     members = sorted([first, second], key=lambda member: member.instance.client_id)
-    await until(members, lambda: [len(member.mine) for member in members] == [2, 2])
+    await until(lambda: [len(member.mine) for member in members] == [2, 2])
 
     assert members[0].mine == set(queues[:2])
     assert members[1].mine == set(queues[2:])
@@ -137,7 +125,7 @@ async def test_the_queues_of_a_member_that_leaves_go_to_the_others(
     join: Join, queues: list[MessageQueue]
 ) -> None:
     first, second = await join(), await join()
-    await until([first, second], lambda: len(first.mine) == len(second.mine) == 2)
+    await until(lambda: len(first.mine) == len(second.mine) == 2)
 
     await second.stop()
-    await until([first], lambda: first.mine == set(queues))
+    await until(lambda: first.mine == set(queues))

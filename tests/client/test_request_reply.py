@@ -288,7 +288,7 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
         Producer(instance=instance, group="g") as asking,
     ):
         request = asyncio.ensure_future(asking.request(ASK, timeout=60.0))
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
         assert len(Replies.of(core_of(instance))) == 1
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
@@ -302,7 +302,7 @@ async def test_only_so_many_requests_wait_at_a_time(monkeypatch: pytest.MonkeyPa
     broker = AskedBroker()
     async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
         first = asyncio.ensure_future(asking.request(ASK, timeout=60.0))
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
         with pytest.raises(BackPressureError, match="1 requests"):
             await asking.request(ASK)
         await broker.push()

@@ -145,7 +145,7 @@ async def test_a_broker_that_no_route_mentions_any_more_hears_no_more() -> None:
     ):
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
-        await other.wait_until(lambda: len(other.heartbeats) > 1)
+        await other.until(lambda: len(other.heartbeats) > 1)
         assert client.broker_version(other.address) > 0
 
         cluster.name_server.routes["t"] = route({"a": one.address})
@@ -154,7 +154,7 @@ async def test_a_broker_that_no_route_mentions_any_more_hears_no_more() -> None:
                 await asyncio.sleep(0.02)
         heard = len(other.heartbeats)
         so_far = len(one.heartbeats)
-        await one.wait_until(lambda: len(one.heartbeats) > so_far + 3)
+        await one.until(lambda: len(one.heartbeats) > so_far + 3)
 
         assert len(other.heartbeats) == heard
         assert client.routes.addresses(masters_only=False) == {one.address}
@@ -185,7 +185,7 @@ async def test_the_first_heartbeat_does_not_wait_for_the_interval() -> None:
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
 
-        await broker.wait_until(lambda: bool(broker.heartbeats))
+        await broker.until(lambda: bool(broker.heartbeats))
 
 
 @pytest.mark.parametrize("second_form", [False, True])
@@ -243,7 +243,7 @@ async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> N
 
         client.join(SilentProducer("p"))
         client.heartbeat_soon(broker.address)
-        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
+        await broker.until(lambda: len(broker.heartbeats) == 2)
         client.join(SilentProducer("q"))
         await client.ensure_heartbeat(broker.address)
 
@@ -276,7 +276,7 @@ async def test_one_heartbeat_is_in_flight_to_a_broker() -> None:
         leaving = SilentProducer("p")
         client.join(leaving)
         calls = [asyncio.create_task(client.heartbeat())]
-        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
+        await broker.until(lambda: len(broker.heartbeats) == 2)
 
         client.join(SilentProducer("q"))
         calls += [asyncio.create_task(client.heartbeat()) for _ in range(3)]
@@ -317,7 +317,7 @@ async def test_a_consumer_of_many_topics_announces_them_in_few_heartbeats() -> N
             handler=handler,
             subscriptions=dict.fromkeys(topics, "*"),
         ):
-            await broker.wait_until(lambda: {pull.topic for pull in broker.pulls} >= {*topics})
+            await broker.until(lambda: {pull.topic for pull in broker.pulls} >= {*topics})
             assert len(broker.heartbeats) < len(topics) / 2
 
 
@@ -414,7 +414,7 @@ async def test_a_connection_to_a_silent_broker_is_given_up_unless_told_otherwise
         Producer(instance=client, group="p", retries=0) as producer,
     ):
         await producer.ready("t")  # sends a heartbeat; the first regular one comes after a second
-        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
+        await broker.until(lambda: len(broker.heartbeats) == 2)
         await client.ensure_heartbeat(broker.address)
         with pytest.raises(SendTimeoutError):
             await producer.send(Message("t", b"x"), timeout=1.3)
@@ -467,7 +467,7 @@ async def test_heartbeats_keep_a_connection_that_nothing_else_uses() -> None:
         connected: list[str] = []
         client.on_broker.append(connected.append)
 
-        await broker.wait_until(lambda: len(broker.heartbeats) > 6)
+        await broker.until(lambda: len(broker.heartbeats) > 6)
 
         assert connected == [broker.address]
 

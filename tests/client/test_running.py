@@ -31,8 +31,9 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster, route
+from support.checks.waiting import WAIT_S, until
 from support.clients.consuming import from_the_first
-from support.clients.recording_handlers import WAIT_S, Seen, until
+from support.clients.recording_handlers import Seen
 from support.processes import running_consumer
 
 ENDS_S = 60.0

@@ -147,7 +147,7 @@ async def test_a_send_whose_connection_breaks_waits_for_the_only_broker() -> Non
     broker = ScriptedBroker("a", Act.HANG_UP)
     async with sending(broker) as producer:
         pending = producer.send_nowait(MESSAGE)
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
         away = asyncio.create_task(broker.be_away(AWAY_S))
         receipt = await pending
         await away
@@ -416,7 +416,7 @@ async def test_a_closed_shared_client_ends_the_wait(act: int | Act) -> None:
         producer = Producer(instance=instance, group="g", retry_not_stored=True)
         await producer.start()
         pending = asyncio.ensure_future(producer.send(MESSAGE, timeout=3_600.0))
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
         await leave(broker)
         await asyncio.sleep(AWAY_S)
         began_s = now()
@@ -476,7 +476,7 @@ async def test_the_error_of_a_closed_pause_tells_whether_the_message_may_be_stor
     async with on_shared_client(broker) as producer:
         broker.script.append(Act.HANG_UP)
         pending = asyncio.ensure_future(producer.send(MESSAGE, timeout=30.0))
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
         await leave(broker)
         await producer.close()
         with pytest.raises(ClientClosedError, match="may be stored"):
@@ -492,7 +492,7 @@ async def test_closing_ends_an_attempt_without_a_response_after_its_time(
     async with on_shared_client(broker, timeout_ms=500, hooks=hooks) as producer:
         broker.script.append(Act.STAY_SILENT)
         pending = asyncio.ensure_future(producer.send(MESSAGE, timeout=30.0))
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
         began_s = now()
         await producer.close()
         assert now() - began_s == pytest.approx(0.5, abs=0.1)

@@ -321,7 +321,7 @@ async def test_a_oneway_send_never_tells_of_a_refusal() -> None:
     async with ScriptedCluster([broker]) as cluster, producer(cluster) as sending:
         for _ in range(2):
             assert len(await sending.send_oneway(MESSAGE)) == 32
-        await broker.wait_until(lambda: len(broker.sends) == 2)
+        await broker.until(lambda: len(broker.sends) == 2)
 
     assert [command.is_oneway for command in broker.commands] == [True, True]
 

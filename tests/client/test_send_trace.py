@@ -225,9 +225,9 @@ async def test_records_leave_after_a_while_even_if_they_are_few() -> None:
         dispatcher.retain()
         try:
             dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
-            await broker.wait_until(lambda: len(broker.sends) == 1)
+            await broker.until(lambda: len(broker.sends) == 1)
             dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
-            await broker.wait_until(lambda: len(broker.sends) == 2)
+            await broker.until(lambda: len(broker.sends) == 2)
         finally:
             await dispatcher.release()
 
@@ -323,14 +323,14 @@ async def test_a_user_that_comes_while_the_last_one_leaves_is_served() -> None:
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
         leaving = asyncio.create_task(dispatcher.release())
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
 
         dispatcher.retain()
         broker.respond()
         await leaving
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["second"])
         releasing = asyncio.create_task(dispatcher.release())
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
         broker.respond()
         await releasing
 
@@ -350,7 +350,7 @@ async def test_of_two_users_that_leave_one_after_the_other_the_last_ends_the_tas
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
         first = asyncio.create_task(dispatcher.release())
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
         await asyncio.sleep(0.5)
 
         dispatcher.retain()
@@ -358,7 +358,7 @@ async def test_of_two_users_that_leave_one_after_the_other_the_last_ends_the_tas
         second = asyncio.create_task(dispatcher.release())
         await first
         broker.respond()
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
         broker.respond()
         await second
         left = len(dispatcher._tasks)
@@ -387,7 +387,7 @@ async def test_traces_that_the_last_user_leaves_behind_do_not_hold_up_the_next_o
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["next"])
         flushing = asyncio.create_task(dispatcher.flush(5.0))
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
         broker.respond()
         assert await flushing
         await dispatcher.release()

@@ -435,7 +435,7 @@ async def test_without_room_send_nowait_raises_and_the_others_wait() -> None:
     broker = ScriptedBroker("a", *[Act.STAY_SILENT] * 10)
     async with ScriptedCluster([broker]) as cluster, limited(cluster, retries=0) as producer:
         silent = [asyncio.create_task(producer.send(MESSAGE, timeout=0.3)) for _ in range(10)]
-        await broker.wait_until(lambda: len(broker.sends) == 10)
+        await broker.until(lambda: len(broker.sends) == 10)
         with pytest.raises(BackPressureError, match="10 messages of 10 bytes are in flight"):
             producer.send_nowait(MESSAGE)
         waiting = asyncio.create_task(producer.send(MESSAGE))
@@ -454,7 +454,7 @@ async def test_a_full_limit_of_bytes_is_no_room() -> None:
     broker = ScriptedBroker("a", Act.STAY_SILENT)
     async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
         first = producer.send_nowait(Message("t", b"x" * (1 << 20)), timeout=60.0)
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
         waiting = asyncio.create_task(producer.send(MESSAGE))
         with pytest.raises(BackPressureError, match="1048576 bytes are in flight"):
             producer.send_nowait(MESSAGE)
@@ -491,7 +491,7 @@ async def test_a_send_keeps_its_room_until_its_last_attempt_has_ended(
     async with ScriptedCluster([broker]) as cluster, limited(cluster, hooks=hooks) as producer:
         await producer.send(MESSAGE)
         retried = producer.send_nowait(LARGE, timeout=1.0)
-        await broker.wait_until(lambda: len(broker.sends) == 3)
+        await broker.until(lambda: len(broker.sends) == 3)
         with pytest.raises(BackPressureError, match="700000 bytes"):
             producer.send_nowait(LARGE)
         assert (await producer.send(LARGE)).status is SendStatus.SEND_OK
@@ -515,7 +515,7 @@ async def test_batches_count_for_the_limits_too() -> None:
     broker = ScriptedBroker("a", Act.STAY_SILENT)
     async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
         batch = asyncio.create_task(producer.send_batch([LARGE, LARGE], timeout=60.0))
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
         with pytest.raises(BackPressureError, match="1 messages of 1400000 bytes"):
             producer.send_nowait(MESSAGE)
         batch.cancel()
@@ -553,7 +553,7 @@ async def test_closing_refuses_the_sends_that_wait_for_room() -> None:
         async with limited(cluster, timeout_ms=50) as producer:
             first = producer.send_nowait(LARGE, timeout=60.0)
             waiting = asyncio.create_task(producer.send(LARGE, timeout=60.0))
-            await broker.wait_until(lambda: bool(broker.sends))
+            await broker.until(lambda: bool(broker.sends))
         results = await asyncio.gather(first, waiting, return_exceptions=True)
         for send in (producer.send, producer.send_soon):
             with pytest.raises(ClientClosedError):
@@ -628,7 +628,7 @@ async def test_hooks_see_every_way_of_sending(way: str) -> None:
     ):
         message: Any = [MESSAGE, MESSAGE] if way == "send_batch" else MESSAGE
         await getattr(producer, way)(message)
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
 
     assert (hook.calls[0], hook.calls[-1]) == ("before", "after")
     assert hook.last is not None
@@ -677,7 +677,7 @@ async def test_hooks_see_that_a_send_was_cancelled() -> None:
         Producer(cluster.address, group="g", hooks=[hook]) as producer,
     ):
         sending = asyncio.ensure_future(producer.send(MESSAGE))
-        await broker.wait_until(lambda: bool(broker.sends))
+        await broker.until(lambda: bool(broker.sends))
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 

@@ -25,9 +25,10 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
+from support.checks.waiting import WAIT_S
 from support.clients.consuming import from_the_first
 from support.clients.dead_letters import dead_letters
-from support.clients.recording_handlers import WAIT_S, Seen
+from support.clients.recording_handlers import Seen
 from support.runner.versions import VERSIONS_5
 
 only_5 = pytest.mark.only_on(*VERSIONS_5)

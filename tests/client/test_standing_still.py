@@ -15,7 +15,8 @@ from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, Message, MessageQueue, Producer, PushConsumer, StartFrom
 from support.brokers.clusters import MakeCluster
-from support.clients.recording_handlers import Seen, until
+from support.checks.waiting import until
+from support.clients.recording_handlers import Seen
 from support.processes import stopped_member
 
 IDLE_S, PAUSE_S = 3.0, 2.0

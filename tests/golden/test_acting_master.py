@@ -25,7 +25,8 @@ from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from golden.recordings import VECTORS
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.checks.waiting import until
 from support.wire.frames import one_command
 from support.wire.wire_classes import recorded_classes
 

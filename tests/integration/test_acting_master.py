@@ -35,7 +35,8 @@ from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.checks.waiting import until
 
 ACTING = {"enableSlaveActingMaster": "true"}
 ESCAPING = ACTING | {

@@ -17,7 +17,7 @@ from cometmq.cli.commands import app
 from cometmq.client import Message, Producer
 from cometmq.controller.app import Controller
 from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
 

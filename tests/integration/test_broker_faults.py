@@ -222,18 +222,18 @@ async def test_a_full_disk_refuses_sends_until_there_is_room(start: Start) -> No
     running = await start(cleanResourceInterval="20")
     assert (await running.send(b"before")).code == 0
     running.disk.disk = DiskUsage(used_bytes=96, available_bytes=4)
-    refused = await until(running, lambda answer: answer.code != 0)
+    refused = await send_until(running, lambda answer: answer.code != 0)
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "full" in (refused.remark or "")
     assert refused.fields["MSG_REGION"] == "DefaultRegion"
     kept = len(await running.bodies())
 
     running.disk.disk = DiskUsage(used_bytes=50, available_bytes=50)
-    await until(running, lambda answer: answer.code == 0)
+    await send_until(running, lambda answer: answer.code == 0)
     assert len(await running.bodies()) == kept + 1
 
 
-async def until(running: Running, is_it: Callable[[Command], bool]) -> Command:
+async def send_until(running: Running, is_it: Callable[[Command], bool]) -> Command:
     async with asyncio.timeout(60):
         while True:
             answer = await running.send(b"x")
@@ -289,7 +289,7 @@ async def test_a_disk_that_is_full_at_the_start_holds_up_transactions_and_sends_
         assert why in (answer.remark or "")
 
     again.disk.room_bytes = None
-    await until(again, lambda answer: answer.code == 0)
+    await send_until(again, lambda answer: answer.code == 0)
     assert (await again.client.call(again.broker.address, code, header, timeout=60)).code == 0
     store = again.broker.core.store
     assert (store.bounds("t", 1), store.bounds(OP_HALF_TOPIC, 0)) == ((0, 1), (0, 1))

@@ -177,7 +177,7 @@ async def test_a_cancelled_send_stops_waiting_and_the_producer_goes_on() -> None
     broker = ScriptedBroker("a", Act.STAY_SILENT)
     async with ScriptedCluster([broker]) as cluster, producer(cluster) as sending:
         waiting = asyncio.create_task(sending.send(MESSAGE))
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
 
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -292,7 +292,7 @@ async def test_brokers_learn_of_a_producer_after_its_first_send_and_when_it_leav
     async with ScriptedCluster([broker]) as cluster:
         async with producer(cluster) as sending:
             await sending.send(MESSAGE)
-            await broker.wait_until(lambda: bool(broker.heartbeats))
+            await broker.until(lambda: bool(broker.heartbeats))
             heartbeat = broker.heartbeats[0]
             assert [data.group_name for data in heartbeat.producer_data_set] == ["g"]
 
@@ -310,7 +310,7 @@ async def test_heartbeats_are_repeated() -> None:
     ):
         await sending.send(MESSAGE)
 
-        await broker.wait_until(lambda: len(broker.heartbeats) >= 3)
+        await broker.until(lambda: len(broker.heartbeats) >= 3)
 
 
 async def test_routes_are_refreshed() -> None:
@@ -323,7 +323,7 @@ async def test_routes_are_refreshed() -> None:
         cluster.name_server.routes["t"] = route({"b": cluster.brokers[1].address})
         asked = len(cluster.name_server.asked)
 
-        await cluster.name_server.wait_until(lambda: len(cluster.name_server.asked) > asked + 1)
+        await cluster.name_server.until(lambda: len(cluster.name_server.asked) > asked + 1)
 
         queues = await sending.fetch_queues("t")
         assert {queue.broker_name for queue in queues} == {"b"}
@@ -343,7 +343,7 @@ async def test_closing_ends_a_send_that_waits() -> None:
     broker = ScriptedBroker("a", Act.STAY_SILENT)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, retries=0) as sending:
         waiting = asyncio.create_task(sending.send(MESSAGE, timeout=60.0))
-        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await broker.until(lambda: len(broker.sends) == 1)
         await sending.close()
 
         with pytest.raises(ClientClosedError, match="may be stored"):

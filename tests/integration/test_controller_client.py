@@ -25,7 +25,7 @@ from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.ports import free_port
-from support.brokers.pairs import until
+from support.checks.waiting import until
 from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
 from support.network.fault_proxy import FaultProxy

@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.remoting.ports import free_port
 from support.checks import plugin
+from support.checks.waiting import wait_until
 from support.processes import examples, forks
 from support.processes.server import Standalone, standalone
 from tools.generate import pages
@@ -159,13 +159,6 @@ class Worker:
         self._reader.join(120)
         self._lines.close()
         return status
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < deadline, "it did not come so far within two minutes"
-        time.sleep(0.02)
 
 
 def test_workers_of_the_tutorial_share_the_hats_and_lose_none(tmp_path: Path) -> None:

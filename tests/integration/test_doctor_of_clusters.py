@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from cometmq.system.clock import SystemClock
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.testing.cluster import SMALL_FILES
+from support.checks.waiting import until
 from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
 
@@ -100,11 +100,6 @@ class Servers:
         async with AdminClient(self.names) as admin:
             return await cluster_checks.examine(admin, CHECK_S)
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(LIMIT_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-
     async def until_followed(self, master: Broker, slaves: int = 1) -> None:
         """Wait until slaves copy the log of a master."""
 
@@ -113,7 +108,7 @@ class Servers:
                 status = await admin.replication(master.address)
             return sum(slave.in_sync for slave in status.ha_connection_info) == slaves
 
-        await self.until(is_followed)
+        await until(is_followed)
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -330,7 +325,7 @@ async def test_controllers_and_in_sync_sets_that_are_well(servers: Servers) -> N
         async def is_well() -> bool:
             return bad(await servers.examine()) == []
 
-        await servers.until(is_well)
+        await until(is_well)
         findings = await servers.examine()
 
     checks = [finding.check for finding in findings]
@@ -387,10 +382,10 @@ async def test_a_broker_that_is_fenced_is_found(
         async def is_well() -> bool:
             return not await is_found()
 
-        await servers.until(is_found)
+        await until(is_found)
         [finding] = bad(await servers.examine(), "sends")
         etcd.restore(before)
-        await servers.until(is_well)
+        await until(is_well)
 
     assert finding.level is Level.PROBLEM
     assert "this broker is fenced: the controllers do not know the id 1" in finding.met
@@ -410,7 +405,7 @@ async def test_a_broker_outside_of_the_in_sync_set_is_found(servers: Servers) ->
         async def is_found() -> bool:
             return bool(bad(await servers.examine(), "in-sync-sets"))
 
-        await servers.until(is_found)
+        await until(is_found)
         [finding] = bad(await servers.examine(), "in-sync-sets")
 
     assert (finding.level, finding.met) == (Level.WARNING, "in sync 1 of 2")

@@ -31,8 +31,8 @@ from cometmq.broker.replication import slave as slave_module
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
-from support.brokers.pairs import until
 from support.brokers.replication import Peer, listening
+from support.checks.waiting import until
 from support.controllers.epoch_replica import EpochReplica, running
 from support.stores.small_stores import bodies, put
 

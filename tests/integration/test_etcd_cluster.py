@@ -18,7 +18,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import ControllerElectMasterRequest
 from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
-from support.brokers.pairs import LIMIT_S, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
+from support.checks.waiting import until
 from support.controllers.controllers import listening_controller
 from support.processes.etcd_server import EtcdCluster, Member, etcd_cluster
 

@@ -32,7 +32,8 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import SystemClock
 from cometmq.system.log_format import fields_of
-from support.brokers.pairs import LIMIT_S, until
+from support.brokers.pairs import LIMIT_S
+from support.checks.waiting import until
 from support.controllers.elected_pairs import (
     NAME,
     ElectedPairs,

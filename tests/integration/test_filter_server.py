@@ -46,7 +46,7 @@ from cometmq.remoting import RemotingClient, check
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import FILTERSRV_KEYS
 from cometmq.testing import Cluster
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 
 pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
 

@@ -20,7 +20,8 @@ from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
-from support.brokers.pairs import SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import SLAVE, Pairs, running_pairs
+from support.checks.waiting import until
 
 COUNT = 1_000
 FRAME_BYTES = 64 * 1024

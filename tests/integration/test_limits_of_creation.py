@@ -17,7 +17,8 @@ from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, U
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
-from support.brokers.pairs import Pairs, running_pairs, until
+from support.brokers.pairs import Pairs, running_pairs
+from support.checks.waiting import until
 
 TIMEOUT_S = 60.0
 SECRET = "a-long-secret"

@@ -39,8 +39,9 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.slices import Slices
-from support.brokers.pairs import SLAVE, running_pairs, until
+from support.brokers.pairs import SLAVE, running_pairs
 from support.checks.stopwatch import Stopwatch, slowness
+from support.checks.waiting import until
 from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
 from support.processes.collector import collecting, labels_of, points_of

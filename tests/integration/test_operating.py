@@ -64,7 +64,7 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
             for number in range(rounds(test=1, long=20)):
                 if number:
                     await asyncio.to_thread(shutil.rmtree, tmp_path / "backup")
-                await sender.until(200)
+                await sender.acknowledge(200)
                 before = list(sender.acknowledged)
                 printed = await in_thread(guide.run, "store backup ./store")
                 assert re.fullmatch(PRINTED, printed)
@@ -73,7 +73,7 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
                 assert " findings=0\n" in verified
                 [count] = re.findall(r"records=(\d+)", verified)
                 assert int(count) >= len(before)
-            await sender.until(1)
+            await sender.acknowledge(1)
 
         await in_thread(guide.stop, "broker.conf", signal.SIGKILL)
         await in_thread(guide.run, "store restore")
@@ -98,7 +98,7 @@ async def test_a_broker_with_a_controller_starts_on_a_backup(tmp_path: Path) -> 
         async with load(guide) as sender:
             await in_thread(guide.run, "--to ./second")
             await in_thread(guide.start, "second.conf")
-            await sender.until(50)
+            await sender.acknowledge(50)
         await until_in_sync(guide, "10931")
         await until_copied(guide, "10941")
         await in_thread(guide.stop, "first.conf", signal.SIGKILL)
@@ -140,10 +140,10 @@ async def test_a_broker_moves_with_a_slave_under_load(tmp_path: Path) -> None:
         await send(guide, *BODIES)
         first = await consumed(guide, "g", 100)
         async with load(guide) as sender:
-            await sender.until(50)
+            await sender.acknowledge(50)
             await in_thread(guide.run, "--to ./new")
             guide.start("slave.conf")
-            await sender.until(50)
+            await sender.acknowledge(50)
             await in_thread(guide.program, "stop_writing")
             await in_thread(guide.stop, "old.conf")
             await in_thread(guide.stop, "slave.conf")
@@ -152,7 +152,7 @@ async def test_a_broker_moves_with_a_slave_under_load(tmp_path: Path) -> None:
             assert ends[0] == ends[1]
             await in_thread(guide.run, "cp ./old/config")
             guide.start("new.conf")
-            await sender.until(50)
+            await sender.acknowledge(50)
         sent = BODIES + sender.acknowledged
         rest = await consumed(guide, "g", len(sent) - len(first))
     assert sorted([*first, *rest]) == sorted(sent)
@@ -210,11 +210,11 @@ async def test_a_cluster_grows_and_shrinks_without_a_lost_message(tmp_path: Path
             route_refresh_ms=500,
         )
         async with consumer, load(guide) as sender:
-            await sender.until(50)
+            await sender.acknowledge(50)
             drained = await in_thread(guide.program, "stop_writing", QUIET_S=3)
             assert drained.endswith("broker-a can be stopped\n")
             await in_thread(guide.stop, "broker-a.conf")
-            await sender.until(50)
+            await sender.acknowledge(50)
             sender.stop()
             async with asyncio.timeout(LIMIT_S):
                 while len(set(rest)) + len(first) < len(BODIES) + len(sender.acknowledged):

@@ -9,7 +9,8 @@ import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.client import AdminClient, Message, Producer
-from support.brokers.pairs import SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import SLAVE, Pairs, running_pairs
+from support.checks.waiting import until
 
 MESSAGES = 300
 READABLE = {"slaveReadEnable": "true", "flushDiskType": "ASYNC_FLUSH"}

@@ -18,7 +18,8 @@ from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.namesrv import RegisterBrokerRequest
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.checks.waiting import until
 from support.wire.frames import one_command
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"

@@ -26,6 +26,7 @@ from cometmq.remoting.ports import free_port
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles
+from support.checks.waiting import until
 
 TIMEOUT_S = 60.0
 WHO = Identity("c", "broker-a", "127.0.0.1:10911", "127.0.0.1:10912")
@@ -76,12 +77,6 @@ async def name_server(folder: Path, port: int = 0) -> AsyncIterator[NameServer]:
         await server.stop(0.1)
 
 
-async def until(server: NameServer, topic: str) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while topic not in server.registry.topics:
-            await asyncio.sleep(0.005)
-
-
 class Silent:
     """A name server that takes connections and answers nothing."""
 
@@ -119,7 +114,7 @@ async def test_name_server_that_is_down_is_tolerated_and_registered_at_once_it_i
         assert "broker-a" in up.registry.groups
         assert broker.registration.missing == [f"127.0.0.1:{port}"]
         async with name_server(tmp_path / "2", port) as late:
-            await until(late, "TBW102")
+            await until(lambda: "TBW102" in late.registry.topics)
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -222,7 +217,7 @@ async def test_an_increment_that_is_refused_is_followed_by_all_topics(
         await broker.start(server.address)
         await server.registry.unregister(KEY, "broker-a")  # as if it had been silent for too long
         await broker.put("fresh")
-        await until(server, "TBW102")
+        await until(lambda: "TBW102" in server.registry.topics)
         assert server.registry.topics.keys() == broker.topics.all().keys()
 
 
@@ -321,7 +316,7 @@ async def test_change_is_registered_in_the_background(broker: Broker, tmp_path: 
         await broker.start(server.address)
         for number in range(50):
             await broker.put(f"t{number}")
-        await until(server, "t49")
+        await until(lambda: "t49" in server.registry.topics)
 
 
 async def test_broker_comes_back_by_itself_when_its_name_server_was_restarted(
@@ -331,7 +326,7 @@ async def test_broker_comes_back_by_itself_when_its_name_server_was_restarted(
         port = server.port
         await broker.start(server.address)
     async with name_server(tmp_path, port) as again:
-        await until(again, "TBW102")
+        await until(lambda: "TBW102" in again.registry.topics)
 
 
 async def test_stop_takes_the_broker_out(broker: Broker, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from cometmq.remoting import RemotingServer, RemotingSettings
 from cometmq.remoting import server as module
 from cometmq.remoting.config import TlsSettings
 from cometmq.system.failure_log import LINES_MAX
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 
 GIANT_FRAME = b"\x7f\xff\xff\xff" * 2
 

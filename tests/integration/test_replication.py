@@ -35,8 +35,9 @@ from cometmq.protocol.headers.broker_admin import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
 from cometmq.system.failure_log import LINES_MAX
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
 from support.brokers.replication import Peer, listening
+from support.checks.waiting import until
 from support.stores.small_stores import opened, put, split
 
 SYNC = {"brokerRole": "SYNC_MASTER"}

@@ -20,7 +20,8 @@ from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, Request, Response
 from cometmq.system.platforms import SERVERS
-from support.brokers.pairs import running_pairs, until
+from support.brokers.pairs import running_pairs
+from support.checks.waiting import until
 
 ACCOUNTS = """
 accounts:

@@ -14,6 +14,7 @@ from cometmq.client import AdminClient, Message, Producer, PushConsumer, StartFr
 from cometmq.model.message import StoredMessage
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
+from support.checks.waiting import Changes
 
 LIMIT_S = 120.0
 """It ends what hangs."""
@@ -76,16 +77,16 @@ async def masters(tmp_path: Path) -> AsyncIterator[Masters]:
                 await server.kill()
 
 
-class Load:
+class Load(Changes):
     """Sends one message after the other, and notes where each was acknowledged."""
 
     def __init__(self, producer: Producer) -> None:
+        super().__init__()
         self._producer = producer
         self.acknowledged: list[tuple[str, str]] = []
         """Body and broker, in the order of the sends."""
         self.failed: list[str] = []
         self._is_ending = False
-        self._grew = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -103,15 +104,16 @@ class Load:
                 self.failed.append(f"{body}: {type(problem).__name__}: {problem}")
             else:
                 self.acknowledged.append((body, receipt.queue.broker_name))
-            self._grew.set()
+            self.moved.set()
 
     async def more(self, count: int, broker: str | None = None) -> None:
         """Wait for so many further acknowledgements, of one broker or any."""
         start = len(self.acknowledged)
-        async with asyncio.timeout(LIMIT_S):
-            while sum(broker in (None, found) for _, found in self.acknowledged[start:]) < count:
-                self._grew.clear()
-                await self._grew.wait()
+
+        def enough() -> bool:
+            return sum(broker in (None, found) for _, found in self.acknowledged[start:]) >= count
+
+        await self.until(enough)
 
     async def end(self) -> None:
         """Send no more; return when the last send has ended."""
@@ -132,13 +134,13 @@ async def loaded(masters: Masters) -> AsyncIterator[Load]:
             await load.end()
 
 
-class Group:
+class Group(Changes):
     """A group of one consumer, and what it has received."""
 
     def __init__(self, masters: Masters, *, ordered: bool = False) -> None:
+        super().__init__()
         self.received: list[tuple[str, int, str]] = []
         """Queue, queue offset and body."""
-        self._grew = asyncio.Event()
         self.consumer = PushConsumer(
             masters.name_servers,
             group="G",
@@ -152,14 +154,11 @@ class Group:
     async def _handle(self, message: StoredMessage) -> None:
         queue = f"{message.broker_name}/{message.queue_id}"
         self.received.append((queue, message.queue_offset, message.body.decode()))
-        self._grew.set()
+        self.moved.set()
 
-    async def until(self, bodies: set[str]) -> Counter[str]:
+    async def counts_of(self, bodies: set[str]) -> Counter[str]:
         """Wait for some bodies; return how often each was received."""
-        async with asyncio.timeout(LIMIT_S):
-            while not bodies <= {body for _, _, body in self.received}:
-                self._grew.clear()
-                await self._grew.wait()
+        await self.until(lambda: bodies <= {body for _, _, body in self.received})
         return Counter(body for _, _, body in self.received)
 
     def is_in_order(self) -> bool:
@@ -193,7 +192,7 @@ async def test_producers_go_on_at_the_other_master_and_consumers_catch_up(
         await masters.start("broker-a")
         await load.more(50, "broker-a")
         await load.end()
-        counts = await group.until({body for body, _ in load.acknowledged})
+        counts = await group.counts_of({body for body, _ in load.acknowledged})
     report("one of two masters killed", load, counts)
     assert load.failed == []
     assert not ordered or group.is_in_order()
@@ -210,6 +209,6 @@ async def test_a_rolling_restart_fails_no_send_and_loses_nothing(masters: Master
         for name in NAMES:
             await load.more(50, name)
         await load.end()
-        counts = await group.until({body for body, _ in load.acknowledged})
+        counts = await group.counts_of({body for body, _ in load.acknowledged})
     report("rolling restart", load, counts)
     assert load.failed == []

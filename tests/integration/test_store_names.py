@@ -17,7 +17,8 @@ from cometmq.controller.broker_log_states import State as LogState
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.controller import CleanBrokerDataRequest
-from support.brokers.pairs import LIMIT_S, until
+from support.brokers.pairs import LIMIT_S
+from support.checks.waiting import until
 from support.controllers.elected_pairs import (
     NAME,
     ElectedPairs,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from wire import Connection
 from cometmq.client.offsets import LocalOffsetStore, parse, render
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from support.checks.waiting import wait_until
 
 GROUP = "readers"
 QUEUES = 4
@@ -90,11 +90,3 @@ def body_at(received: list[Received], queue: MessageQueue, offset: int) -> str:
         if (event["queue"], event["offset"]) == (queue.queue_id, offset)
     ]
     return str(found)
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    """Wait until it is so; fail after two minutes."""
-    deadline = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)

@@ -45,18 +45,18 @@ async def test_a_pair_changes_under_load_and_loses_nothing(version: str, tmp_pat
         where = pair.master.namesrv
         with following("upgrade-from-rocketmq", tmp_path, name_servers=where, ports=ports) as guide:
             async with load(guide) as sender:
-                await sender.until(100)
+                await sender.acknowledge(100)
                 await asyncio.to_thread(pair.replica.stop)
                 verified = await asyncio.to_thread(guide.run, "store verify")
                 assert " findings=0\n" in verified
                 guide.start("broker -c slave.conf")
-                await sender.until(100)
+                await sender.acknowledge(100)
                 listed = await asyncio.to_thread(guide.run, "store list")
                 assert len(re.findall(r"commit log: files=\d begin=0 end=\d+", listed)) == 2
 
                 await asyncio.to_thread(pair.master.stop_broker)
                 guide.start("broker -c master.conf")
-                await sender.until(100)
+                await sender.acknowledge(100)
             await until_acknowledged_by_both(guide)
             sent = sender.acknowledged
             read = await consumed(guide, "audit", await stored(guide))

@@ -127,7 +127,7 @@ async def test_no_more_than_so_many_questions_are_open_at_a_time(asked: Asked) -
     broker.handlers[SINGLE[0]] = hold
     keys = [key(queue_id) for queue_id in range(3 * AT_ONCE)]
     asking = asyncio.create_task(asked.bounds(*keys))
-    await broker.wait_until(lambda: len(held) == AT_ONCE)
+    await broker.until(lambda: len(held) == AT_ONCE)
     await asked.metadata.places.route("t")  # time enough for more
     assert len(held) == AT_ONCE
     broker.handlers[SINGLE[0]] = known

@@ -136,10 +136,10 @@ async def test_an_answer_that_is_shorter_than_guessed_loses_and_doubles_nothing(
     reader.broker.put(0, 1_000)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 1_000)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     reader.broker.holds = True
-    await reader.broker.wait_until(lambda: len(reader.broker.held) > 1)
+    await reader.broker.until(lambda: len(reader.broker.held) > 1)
     reader.broker.limit = 5
     reader.broker.let_go()
     assert await reading_ == list(range(1_000))
@@ -153,7 +153,7 @@ async def test_a_broker_that_gives_more_later_is_asked_for_more(
     reader.broker.limit = 2
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     reader.broker.limit = 200
     assert await reading_ == list(range(2_000))
@@ -178,7 +178,7 @@ async def test_what_is_filtered_is_asked_for_one_after_the_other(reader: Reader)
     reader.broker.put(0, 200)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 200, filter=Filter.tags("a || b"))))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     assert await reading_ == list(range(200))
     assert [pull.subscription for pull in reader.broker.pulls] == ["a || b"] * len(
@@ -211,9 +211,9 @@ async def test_queues_of_a_static_topic_keep_their_numbers_when_they_move(reader
 async def test_only_so_many_pulls_are_under_way(reader: Reader) -> None:
     reader.broker.put(0, 5_000)
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 5_000)))
-    await reader.broker.wait_until(lambda: len(reader.broker.pulls) >= 1)
+    await reader.broker.until(lambda: len(reader.broker.pulls) >= 1)
     reader.broker.holds = True
-    await reader.broker.wait_until(lambda: len(reader.broker.held) >= reading.PULLS_MAX)
+    await reader.broker.until(lambda: len(reader.broker.held) >= reading.PULLS_MAX)
     await asyncio.sleep(0)
     assert reader.broker.waiting_max == reading.PULLS_MAX
     reader.broker.let_go()
@@ -228,9 +228,9 @@ async def test_fewer_large_answers_are_under_way(
     reader.broker.put(0, 60, body=b"x" * 100_000)
     reader.broker.limit = 1
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 60)))
-    await reader.broker.wait_until(lambda: len(reader.broker.pulls) >= 2)
+    await reader.broker.until(lambda: len(reader.broker.pulls) >= 2)
     reader.broker.holds = True
-    await reader.broker.wait_until(lambda: len(reader.broker.held) >= 4)
+    await reader.broker.until(lambda: len(reader.broker.held) >= 4)
     await reader.instance.brokers.max_offset(reader.broker.address, queue_of(KEY))
     assert reader.broker.waiting_max == 4
     reader.broker.let_go()
@@ -272,7 +272,7 @@ async def test_a_reader_that_is_given_up_leaves_nothing_under_way(reader: Reader
     reader.broker.holds = True
     pieces: reading.Pieces = queue.SimpleQueue()
     task = RangePump(reader.instance, wanted(0, 1_000), pieces).start()
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     task.cancel()
     await asyncio.wait([task])
     await asyncio.sleep(0)
@@ -297,7 +297,7 @@ async def test_what_came_before_the_loss_is_handed_over(reader: Reader) -> None:
     reader.broker.holds = True
     pieces: reading.Pieces = queue.SimpleQueue()
     task = RangePump(reader.instance, wanted(0, 100), pieces).start()
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     reader.broker.expire(0, 60)
     await asyncio.wait([task])
@@ -325,7 +325,7 @@ async def test_what_the_log_has_lost_is_expired_before_the_queue_says_so(
         reader.broker.min[0] = 0
         reader.broker.pulls.clear()
         reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000, skip_expired=skip)))
-        await reader.broker.wait_until(lambda: len(reader.broker.pulls) > 4)
+        await reader.broker.until(lambda: len(reader.broker.pulls) > 4)
         reader.broker.expire(0, deleted)
         if skip:
             assert await reading_ == list(range(deleted, 2_000))
@@ -338,11 +338,11 @@ async def test_what_the_log_loses_while_it_is_read_is_expired(reader: Reader) ->
     reader.broker.put(0, 2_000)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     reader.broker.delete_log(0, 500)
     asked = len(reader.broker.pulls)
-    await reader.broker.wait_until(lambda: len(reader.broker.pulls) > asked + 4)
+    await reader.broker.until(lambda: len(reader.broker.pulls) > asked + 4)
     reader.broker.expire(0, 500)
     with pytest.raises(DataLossError, match=r"from 32 on have expired.*500 to 2000"):
         await reading_
@@ -399,9 +399,7 @@ async def test_what_comes_late_is_waited_for(reader: Reader) -> None:
     """A broker that has just restarted may not have found its newest messages yet."""
     reader.broker.put(0, 50)
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 60)))
-    await reader.broker.wait_until(
-        lambda: any(pull.queue_offset == 50 for pull in reader.broker.pulls)
-    )
+    await reader.broker.until(lambda: any(pull.queue_offset == 50 for pull in reader.broker.pulls))
     reader.broker.put(0, 10)
     assert await reading_ == list(range(60))
 
@@ -452,7 +450,7 @@ async def test_a_fault_in_the_middle_loses_and_doubles_nothing(
     reader.broker.script_of[PULL] = good
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     good.append(fault)
     assert await reading_ == list(range(500))
@@ -473,11 +471,11 @@ async def test_a_broker_that_restarts_is_waited_for(reader: Reader) -> None:
     reader.broker.put(0, 500)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.names.serve({})  # a name server forgets a broker whose connection is lost
     reader.names.routes.clear()
     await reader.broker.stop()
-    await reader.names.wait_until(lambda: reader.names.asked.count("t") > 1)
+    await reader.names.until(lambda: reader.names.asked.count("t") > 1)
 
     later = QueueBroker()
     later.copy_from(reader.broker)
@@ -493,7 +491,7 @@ async def test_a_reader_goes_on_while_no_name_server_answers(reader: Reader) -> 
     reader.broker.put(0, 500)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     await reader.names.stop()
     reader.broker.let_go()
     assert await reading_ == list(range(500))
@@ -507,12 +505,12 @@ async def test_a_connection_over_which_nothing_comes_is_given_up(
     reader.broker.put(0, 500)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
-    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     silent: deque[Response | Act | None] = deque([Act.STAY_SILENT] * reading.PULLS_MAX)
     reader.broker.script_of[PULL] = silent
     used = reader.instance.remoting.ready(reader.broker.address)
-    await reader.broker.wait_until(lambda: len(silent) < reading.PULLS_MAX)
+    await reader.broker.until(lambda: len(silent) < reading.PULLS_MAX)
     silent.extend([None] * 20)
     assert await reading_ == list(range(500))
     assert used is not None

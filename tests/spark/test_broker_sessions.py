@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from servers import Cluster
@@ -24,6 +24,7 @@ from cometmq.spark.offsets import QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.meta import MetaOptions
 from cometmq.spark.options.parsing import parse_options
+from support.checks.waiting import wait_until
 
 pytestmark = pytest.mark.long_elsewhere
 
@@ -49,7 +50,7 @@ def send(name_servers: str, topic: str, queue_id: int, bodies: list[bytes], tag:
                 queue=MessageQueue(*key),
             )
     bounds = connect(options(name_servers)).bounds
-    eventually(lambda: bounds([key])[key].max == end, f"{len(bodies)} messages in {key}")
+    wait_until(lambda: bounds([key])[key].max == end, f"{len(bodies)} messages in {key}")
 
 
 def broker_of(name_servers: str, topic: str) -> str:
@@ -59,13 +60,6 @@ def broker_of(name_servers: str, topic: str) -> str:
 def bodies_of(session: BrokerSession, each: QueueRange, **how: object) -> list[bytes]:
     pieces = session.read(each, **how)  # type: ignore[arg-type]
     return [message.body for piece in pieces for message in decode_messages(piece)]
-
-
-def eventually(reached: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 # --- what there is ---------------------------------------------------------------------------
@@ -98,7 +92,7 @@ def test_bounds_times_and_statistics_are_told(
     assert abs(time.time() * 1_000 - before_ms) < 60_000
     assert session.bounds(keys)[keys[1]] == Bounds(0, 30)
 
-    eventually(lambda: time.time() * 1_000 > before_ms + 50, "a later time")
+    wait_until(lambda: time.time() * 1_000 > before_ms + 50, "a later time")
     send(name_servers, topic, 1, [b"y"] * 20)
     assert session.bounds(keys)[keys[1]] == Bounds(0, 50)
     assert session.at_time({keys[1]: before_ms + 25, keys[0]: 0}) == {keys[1]: 30, keys[0]: 0}
@@ -248,7 +242,7 @@ def test_an_idle_session_closes_its_connections_and_opens_them_again(
     try:
         session.queues([topic])
         before = session.instance
-        eventually(lambda: before.closed, "the idle client is closed")
+        wait_until(lambda: before.closed, "the idle client is closed")
         assert len(session.queues([topic])) == 4
         assert session.instance is not before
     finally:
@@ -265,10 +259,10 @@ def test_a_session_in_use_is_not_idle(name_servers: str, topic: str) -> None:
         instance = session.instance
         other = BrokerSession(options(name_servers), idle_s=0.05)
         unused = other.instance
-        eventually(lambda: unused.closed, "the unused client is closed")
+        wait_until(lambda: unused.closed, "the unused client is closed")
         assert not instance.closed
         assert sum(1 for _ in pieces) >= 1
-        eventually(lambda: instance.closed, "the client is closed once it is idle")
+        wait_until(lambda: instance.closed, "the client is closed once it is idle")
     finally:
         session.close()
         other.close()

@@ -28,7 +28,7 @@ from cometmq.spark.pipelines.running import command
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.trace import TraceSettings, trace
 from cometmq.spark.pipelines.usage import UsageSettings, usage
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 from support.spark.topic_audit import stored
 
 pytestmark = pytest.mark.long_elsewhere

@@ -16,10 +16,11 @@ from pyspark.sql.streaming import StreamingQuery
 from servers import Cluster
 
 from cometmq.spark.registration import PUSH_FILTERS
+from support.checks.waiting import wait_until
 from support.spark.log_files import FilledStore, log_reader, rows_at
 from support.spark.object_storage import KEYS, object_storage
 from support.spark.spark_logs import RECORDED, LogStream, log, recorded_store
-from support.spark.spark_topics import fill, found_in, rows, until
+from support.spark.spark_topics import fill, found_in, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -265,10 +266,10 @@ def test_a_running_query_follows_a_log(
     query = LogStream(spark, tmp_path, path=store.root)
     running = query.begin()
     try:
-        until(lambda: len(query.ends()) == 1, "the first batch")
+        wait_until(lambda: len(query.ends()) == 1, "the first batch")
         store.fill(150)
-        until(lambda: query.found() == messages(120, 270), "all rows")
-        until(lambda: latest_offset(running) == {"log": {"phy": store.end}}, "its progress")
+        wait_until(lambda: query.found() == messages(120, 270), "all rows")
+        wait_until(lambda: latest_offset(running) == {"log": {"phy": store.end}}, "its progress")
     finally:
         running.stop()
 

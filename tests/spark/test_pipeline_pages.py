@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
-from support.spark.spark_topics import until
+from support.checks.waiting import wait_until
 from support.spark.topic_audit import stored
 from support.stores.small_stores import opened, put
 
@@ -70,6 +70,8 @@ def test_replay_an_archive(
     )
     replay(None, settings)
     replay(None, settings)
-    until(lambda: sum(map(len, stored(name_servers, topic).values())) == 2 * COUNT, "all of them")
+    wait_until(
+        lambda: sum(map(len, stored(name_servers, topic).values())) == 2 * COUNT, "all of them"
+    )
     run_blocks("replay-an-archive", **{"127.0.0.1:9876": name_servers, "orders-again": topic})
     assert capsys.readouterr().out == f"{COUNT}\n"

@@ -16,7 +16,7 @@ from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.dead_letters.export import Selection, export
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
 from cometmq.spark.pipelines.replay import pipeline as replay_module
-from support.spark.spark_topics import until
+from support.checks.waiting import wait_until
 from support.spark.topic_audit import stored, unique_key_of
 from support.stores.small_stores import opened, put
 
@@ -71,7 +71,7 @@ def queues_of(settings: ReplaySettings, topic: str, count: int = COUNT) -> dict[
         found.update(stored(settings.name_servers, topic))
         return sum(map(len, found.values())) >= count
 
-    until(are_there, f"{count} messages of {topic}")
+    wait_until(are_there, f"{count} messages of {topic}")
     return found
 
 

@@ -16,7 +16,8 @@ from servers import Cluster
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import AdminClient, Producer, PullConsumer
 from cometmq.spark.schema import CORE
-from support.spark.spark_topics import fill, found_in, named, rows, until
+from support.checks.waiting import wait_until
+from support.spark.spark_topics import fill, found_in, named, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,7 +200,7 @@ def test_a_broker_decides_on_sql(
     cluster = make_cluster({"enablePropertyFilter": True})
     with AdminClient(cluster.namesrv) as admin:
         admin.create_topic("numbers", queues=1)
-        until(lambda: "numbers" in admin.topics(), "the topic")
+        wait_until(lambda: "numbers" in admin.topics(), "the topic")
 
     def message(number: int) -> Message:
         return Message(topic="numbers", body=b"x", properties={"n": str(number)})

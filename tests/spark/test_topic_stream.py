@@ -20,7 +20,8 @@ from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.sources.lag import Lag, LagListener
-from support.spark.spark_topics import ENDS_S, Stream, fill, rows, until
+from support.checks.waiting import wait_until
+from support.spark.spark_topics import ENDS_S, Stream, fill, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def made(admin: AdminClient, queues: int) -> str:
     """A new topic that clients can find."""
     topic = f"topic-{uuid.uuid4().hex[:12]}"
     admin.create_topic(topic, queues=queues)
-    until(lambda: topic in admin.topics(), f"topic {topic}")
+    wait_until(lambda: topic in admin.topics(), f"topic {topic}")
     return topic
 
 
@@ -77,9 +78,9 @@ def test_a_running_query_follows_the_topic_and_shows_where_it_ends(
     query = stream(startingOffsets="latest", maxOffsetsPerTrigger=4)
     running = query.begin()
     try:
-        until(lambda: len(query.ends()) == 1, "the first batch")
+        wait_until(lambda: len(query.ends()) == 1, "the first batch")
         fill(name_servers, topic, {0: 6, 2: 3})
-        until(lambda: query.found() == rows(topic, {0: 6, 2: 3}), "all rows")
+        wait_until(lambda: query.found() == rows(topic, {0: 6, 2: 3}), "all rows")
         running.processAllAvailable()
         (source,) = running.lastProgress["sources"]
         assert json.loads(source["latestOffset"]) == {
@@ -88,7 +89,9 @@ def test_a_running_query_follows_the_topic_and_shows_where_it_ends(
         batches = len(query.ends())
         assert batches >= 3, "9 rows, at most 4 at a time"
         last = running.lastProgress["batchId"]
-        until(lambda: running.lastProgress["batchId"] >= last and running.isActive, "idle triggers")
+        wait_until(
+            lambda: running.lastProgress["batchId"] >= last and running.isActive, "idle triggers"
+        )
         assert len(query.ends()) == batches, "no news is no batch"
     finally:
         running.stop()
@@ -144,16 +147,16 @@ def test_topics_and_queues_that_appear_under_a_query_are_read_from_their_beginni
     query = stream(**pattern, startingOffsets="latest")
     running = query.begin()
     try:
-        until(lambda: bool(query.ends()), "the first batch")
+        wait_until(lambda: bool(query.ends()), "the first batch")
         with AdminClient(name_servers) as admin:
             admin.create_topic(topic, queues=6)
             admin.create_topic(f"more-{topic}", queues=2)
-            until(lambda: len(admin.queue_bounds(topic)) == 6, "more queues")
-            until(lambda: f"more-{topic}" in admin.topics(), "another topic")
+            wait_until(lambda: len(admin.queue_bounds(topic)) == 6, "more queues")
+            wait_until(lambda: f"more-{topic}" in admin.topics(), "another topic")
         fill(name_servers, topic, {0: 2, 5: 3})
         fill(name_servers, f"more-{topic}", {1: 4})
         expected = sorted(rows(topic, {0: 2, 5: 3}) + rows(f"more-{topic}", {1: 4}))
-        until(lambda: query.found() == expected, f"rows {expected}")
+        wait_until(lambda: query.found() == expected, f"rows {expected}")
     finally:
         running.stop()
 
@@ -166,7 +169,7 @@ def test_a_deleted_topic_fails_the_query_or_is_dropped(stream: MakeStream, delet
         query = stream(nameServer=deleting, subscribe=f"{topic},{other}")
         query.once()
         admin.delete_topic(topic)
-        until(lambda: topic not in admin.topics(), "the topic is gone")
+        wait_until(lambda: topic not in admin.topics(), "the topic is gone")
     fill(deleting, other, {0: 2})
 
     with pytest.raises(StreamingQueryException, match=rf"DataLossError: topic {topic}, queue 0"):
@@ -187,10 +190,10 @@ def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
         query = stream(nameServer=deleting, subscribe=topic)
         query.once()
         admin.delete_topic(topic)
-        until(lambda: topic not in admin.topics(), "the topic is gone")
+        wait_until(lambda: topic not in admin.topics(), "the topic is gone")
         admin.create_topic(topic, queues=4)
-        until(lambda: topic in admin.topics(), "the topic is there again")
-        until(
+        wait_until(lambda: topic in admin.topics(), "the topic is there again")
+        wait_until(
             lambda: all(each.max_offset == 0 for each in admin.queue_bounds(topic).values()),
             "its queues are empty",
         )
@@ -242,7 +245,7 @@ def test_a_query_outlives_a_restart_of_its_broker(
 ) -> None:
     with AdminClient(own_cluster.namesrv) as admin:
         admin.create_topic("lasting", queues=2)
-        until(lambda: "lasting" in admin.topics(), "the topic")
+        wait_until(lambda: "lasting" in admin.topics(), "the topic")
     fill(own_cluster.namesrv, "lasting", {0: 3})
     query = Stream(
         spark,
@@ -253,10 +256,10 @@ def test_a_query_outlives_a_restart_of_its_broker(
     )
     running = query.begin(every="200 milliseconds")
     try:
-        until(lambda: query.found() == rows("lasting", {0: 3}), "rows before")
+        wait_until(lambda: query.found() == rows("lasting", {0: 3}), "rows before")
         own_cluster.restart_broker()
         fill(own_cluster.namesrv, "lasting", {0: 2, 1: 4})
-        until(lambda: query.found() == rows("lasting", {0: 5, 1: 4}), "rows after")
+        wait_until(lambda: query.found() == rows("lasting", {0: 5, 1: 4}), "rows after")
         assert running.exception() is None
     finally:
         running.stop()
@@ -271,7 +274,7 @@ def test_a_listener_is_told_how_far_a_query_is_behind(
     spark.streams.addListener(listener)
     try:
         stream(maxOffsetsPerTrigger=4).once()
-        until(lambda: bool(told) and told[-1].messages == 0, "the end of the topic")
+        wait_until(lambda: bool(told) and told[-1].messages == 0, "the end of the topic")
     finally:
         spark.streams.removeListener(listener)
 
@@ -306,12 +309,12 @@ def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
     try:
         with AdminClient(servers) as admin:
             admin.create_topic("growing", queues=1)
-            until(lambda: "growing" in admin.topics(), "the topic")
+            wait_until(lambda: "growing" in admin.topics(), "the topic")
             fill(servers, "growing", {0: 2})
             query.once()
             second.start()
             admin.create_topic("growing", queues=2)
-            until(lambda: len(admin.queue_bounds("growing")) == 4, "queues of both brokers")
+            wait_until(lambda: len(admin.queue_bounds("growing")) == 4, "queues of both brokers")
         fill(servers, "growing", {1: 3}, broker="broker-b")
         query.once()
         assert query.found() == rows("growing", {0: 2, 1: 3})
@@ -344,7 +347,7 @@ def test_finished_batches_are_shown_by_the_group(
             return [found[queue] for queue in sorted(found) if queue.queue_id == 0]
 
     # The last batch is committed with the one after it.
-    until(lambda: committed() == [3], f"offset 3, there is {committed()}")
+    wait_until(lambda: committed() == [3], f"offset 3, there is {committed()}")
 
 
 def test_filters_by_tag_leave_holes_that_are_no_loss(

@@ -104,7 +104,7 @@ async def test_queues_do_not_wait_for_each_other() -> None:
     broker.holding = True
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster) as lanes:
         await lanes.put([parcel(FIRST, "a"), parcel(FIRST, "b"), parcel(SECOND, "c")])
-        await broker.wait_until(lambda: len(broker.bodies) == 2)
+        await broker.until(lambda: len(broker.bodies) == 2)
         assert sorted(broker.bodies) == [(0, "a"), (1, "c")], "b waits for a"
         broker.let_go()
         await lanes.finish()
@@ -161,7 +161,7 @@ async def test_a_broker_that_is_away_for_a_while_is_waited_for() -> None:
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster) as lanes:
         known = cluster.name_server.routes.pop("t")
         await lanes.put([parcel(FIRST, "a")])
-        await cluster.name_server.wait_until(lambda: cluster.name_server.asked.count("t") >= 2)
+        await cluster.name_server.until(lambda: cluster.name_server.asked.count("t") >= 2)
         cluster.name_server.routes["t"] = known
         await lanes.finish()
         assert broker.of(FIRST) == ["a"]
@@ -182,7 +182,7 @@ async def test_no_more_is_taken_than_may_wait_for_acknowledgement() -> None:
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster, limits) as lanes:
         parcels = [parcel(FIRST, str(number), size=1500) for number in range(4)]
         putting = asyncio.create_task(lanes.put(parcels))
-        await broker.wait_until(lambda: bool(broker.held))
+        await broker.until(lambda: bool(broker.held))
         assert not putting.done()
         assert lanes.waiting_bytes <= 4096
         broker.let_go()
@@ -207,7 +207,7 @@ async def test_no_more_requests_are_on_their_way_than_allowed() -> None:
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster, limits) as lanes:
         cluster.name_server.routes["t"] = route({"a": broker.address}, queues=8)
         await lanes.put([parcel(MessageQueue("t", "a", number), "x") for number in range(8)])
-        await broker.wait_until(lambda: len(broker.held) == 2)
+        await broker.until(lambda: len(broker.held) == 2)
         broker.let_go()
         await lanes.finish()
         assert len(broker.bodies) == 8
@@ -246,7 +246,7 @@ async def test_the_queues_of_a_topic_are_asked_for_until_they_are_known() -> Non
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster) as lanes:
         known = cluster.name_server.routes.pop("t")
         asking = asyncio.create_task(lanes.queues("t"))
-        await cluster.name_server.wait_until(lambda: cluster.name_server.asked.count("t") >= 2)
+        await cluster.name_server.until(lambda: cluster.name_server.asked.count("t") >= 2)
         cluster.name_server.routes["t"] = known
         assert await asking == [FIRST, SECOND]
 

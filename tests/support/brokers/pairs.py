@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -118,10 +118,3 @@ async def running_pairs(
     finally:
         await pairs.close()
         await name_server.stop(0.1)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0.02)

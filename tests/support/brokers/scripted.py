@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from enum import Enum
 from types import TracebackType
@@ -30,6 +29,7 @@ from cometmq.remoting import (
     Response,
     TlsSettings,
 )
+from support.checks.waiting import Changes
 
 HOST = "127.0.0.1"
 OFFSET_ID = "7F00000100002A9F0000000000001000"
@@ -42,11 +42,11 @@ class Act(Enum):
     HANG_UP = "hang up"
 
 
-class _Peer:
+class _Peer(Changes):
     def __init__(self, handlers: dict[int, RequestHandler]) -> None:
+        super().__init__()
         self.handlers = handlers
         self._server = self._make_server()
-        self.moved = asyncio.Event()
 
     def _make_server(self) -> RemotingServer:
         return RemotingServer(
@@ -55,13 +55,6 @@ class _Peer:
             tls=TlsSettings(mode="disabled"),
             name="scripted",
         )
-
-    async def wait_until(self, reached: Callable[[], bool]) -> None:
-        """Wait until something that this peer was told is so; fail after a minute."""
-        async with asyncio.timeout(60):
-            while not reached():
-                self.moved.clear()
-                await self.moved.wait()
 
     @property
     def address(self) -> str:

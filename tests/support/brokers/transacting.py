@@ -52,7 +52,7 @@ class TransactionBroker(SentBroker):
 
     async def until_ended(self, count: int) -> EndTransactionRequest:
         """Give the newest end, once there are so many."""
-        await self.wait_until(lambda: len(self.ends) >= count)
+        await self.until(lambda: len(self.ends) >= count)
         return self.ends[-1]
 
     def ask(self, *, body: bytes | None = None) -> str:

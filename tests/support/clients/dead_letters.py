@@ -11,7 +11,7 @@ from cometmq.client._sending.sender import InnerProducer
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.topic import dlq_topic
-from support.clients.recording_handlers import WAIT_S, until_answered
+from support.checks.waiting import WAIT_S, until
 
 
 async def dead_letters(name_servers: str, group: str) -> list[StoredMessage]:
@@ -40,7 +40,7 @@ async def give_up(
     async def are_there() -> bool:
         return await _count(admin, group) == before + len(bodies)
 
-    await until_answered(are_there, timeout=60)  # brokers show them a little later
+    await until(are_there, timeout=60)  # brokers show them a little later
 
 
 async def _count(admin: AdminClient, group: str) -> int:

@@ -24,6 +24,7 @@ from cometmq.client import (
 )
 from cometmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.model.errors import CometError
+from support.checks.waiting import Changes
 
 PACE_S = 0.005
 CONTINUES_S = 300.0
@@ -45,10 +46,11 @@ KINDS = ("concurrent", "ordered", "pull")
 Handler = Callable[[StoredMessage], Awaitable[None]]
 
 
-class Stream:
+class Stream(Changes):
     """Sends and notes; see `stream`."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
+        super().__init__()
         self._producer = producer
         self._topic = topic
         self.sent = 0
@@ -56,7 +58,6 @@ class Stream:
         self.seen: Counter[int] = Counter()
         """How often each number arrived."""
         self.send_errors: list[CometError] = []
-        self._moved = asyncio.Event()
         self._stopped = False
 
     async def send(self) -> None:
@@ -70,7 +71,7 @@ class Stream:
                 await asyncio.sleep(0.05)
                 continue
             self.sent += 1
-            self._moved.set()
+            self.moved.set()
             await asyncio.sleep(PACE_S)
 
     def stop_sending(self) -> None:
@@ -80,26 +81,23 @@ class Stream:
     async def take(self, message: StoredMessage) -> None:
         """Note a message; the handler of the consumer."""
         self.seen[int(message.body)] += 1
-        self._moved.set()
+        self.moved.set()
 
-    async def until(self, reached: Callable[[], bool], timeout: float = CONTINUES_S) -> None:
+    async def until(self, holds: Callable[[], object], *, timeout: float = CONTINUES_S) -> None:
         """Wait until a send or a message makes it so; fail after ``timeout`` seconds."""
         try:
-            async with asyncio.timeout(timeout):
-                while not reached():
-                    self._moved.clear()
-                    await self._moved.wait()
+            await super().until(holds, timeout=timeout)
         except TimeoutError:
             raise AssertionError(f"it did not go on within {timeout:g} s: {self}") from None
 
     async def goes_on(self, count: int = 20, timeout: float = CONTINUES_S) -> None:
         """Wait until numbers that are sent from now on have arrived."""
         first = self.sent + 1
-        await self.until(lambda: all(self.seen[first + n] for n in range(count)), timeout)
+        await self.until(lambda: all(self.seen[first + n] for n in range(count)), timeout=timeout)
 
     async def arrives_whole(self, timeout: float = CONTINUES_S) -> None:
         """Wait until all that was sent has arrived."""
-        await self.until(lambda: not self.missing(), timeout)
+        await self.until(lambda: not self.missing(), timeout=timeout)
 
     def missing(self) -> list[int]:
         """The stored numbers that have not arrived."""

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from cometmq.protocol.command import Command, command_at
+from support.checks.waiting import Changes
 
 HOST = "127.0.0.1"
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -28,7 +29,7 @@ Drops = Callable[[Command, Command], bool]
 """Told a request and its answer, says whether the answer is to be lost."""
 
 
-class FaultProxy:
+class FaultProxy(Changes):
     """One link. Faults hold for connections that are open and for those that come.
 
     Args:
@@ -37,6 +38,7 @@ class FaultProxy:
     """
 
     def __init__(self, target: str, *, rewrite: Mapping[bytes, bytes] | None = None) -> None:
+        super().__init__()
         self._target = target
         self._rewrite = dict(rewrite or {})
         self._server: asyncio.Server | None = None
@@ -60,7 +62,6 @@ class FaultProxy:
         """Whether connections are taken and closed at once."""
         self.flowing = asyncio.Event()
         self.flowing.set()
-        self.moved = asyncio.Event()
 
     @property
     def address(self) -> str:
@@ -140,13 +141,6 @@ class FaultProxy:
         """
         for link in self._links:
             link.is_frozen = True
-
-    async def wait_until(self, reached: Callable[[], bool], timeout: float = WAIT_S) -> None:
-        """Wait until something that passed here makes it so; fail after ``timeout`` seconds."""
-        async with asyncio.timeout(timeout):
-            while not reached():
-                self.moved.clear()
-                await self.moved.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

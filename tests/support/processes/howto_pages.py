@@ -25,6 +25,7 @@ from pathlib import Path
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, SendStatus, StartFrom
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
+from support.checks.waiting import until
 from support.processes import forks
 from tools.generate import pages
 
@@ -240,12 +241,10 @@ class Sender:
                 self.acknowledged.append(body)
                 await asyncio.sleep(PAUSE_S)
 
-    async def until(self, count: int) -> None:
+    async def acknowledge(self, count: int) -> None:
         """Return when so many further messages are acknowledged."""
         stop = len(self.acknowledged) + count
-        async with asyncio.timeout(LIMIT_S):
-            while len(self.acknowledged) < stop:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.acknowledged) >= stop, timeout=LIMIT_S)
 
     def stop(self) -> None:
         self._is_stopping = True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import AdminClient, Producer
+from support.checks.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,18 +18,6 @@ WITHIN_S = 300.0
 ENDS_S = 600.0
 """A query that is still running then hangs."""
 SCHEMA = "topic STRING, queue_id INT, queue_offset BIGINT"
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds.
-
-    Raises:
-        AssertionError: it does not within five minutes.
-    """
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S} s"
-        time.sleep(0.05)
 
 
 def fill(
@@ -59,7 +47,7 @@ def fill(
                 last[queue] = producer.send(make(number), queue=queue).queue_offset
                 number += 1
     with AdminClient(name_servers) as admin:
-        until(lambda: _are_there(admin, topic, last), f"messages of {topic}")
+        wait_until(lambda: _are_there(admin, topic, last), f"messages of {topic}")
 
 
 def _are_there(admin: AdminClient, topic: str, last: Mapping[MessageQueue, int]) -> bool:

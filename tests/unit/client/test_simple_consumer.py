@@ -126,7 +126,7 @@ async def test_a_receive_waits_at_the_broker_and_returns_as_soon_as_a_message_is
 ) -> None:
     async with consumer_of(shop) as consumer:
         receiving = asyncio.create_task(consumer.receive(wait=60.0))
-        await shop.wait_until(lambda: shop.holds == 1)
+        await shop.until(lambda: shop.holds == 1)
         await shop.put(b"1")
         [message] = await receiving
 
@@ -160,7 +160,7 @@ async def test_an_ack_waits_for_the_new_receipt_of_an_extension_under_way(shop: 
         [message] = await consumer.receive()
         shop.may_change.clear()
         extending = asyncio.create_task(consumer.extend(message, 60.0))
-        await shop.wait_until(lambda: len(shop.changes) == 1)
+        await shop.until(lambda: len(shop.changes) == 1)
         acknowledging = asyncio.create_task(consumer.ack(message))
         await cancelled(extending)  # its request goes on
         shop.may_change.set()
@@ -238,7 +238,7 @@ async def test_too_many_messages_in_flight_are_refused(shop: Shop) -> None:
 async def test_tasks_that_wait_take_no_room(shop: Shop) -> None:
     async with consumer_of(shop, in_flight_max=2) as consumer:
         waiting = [asyncio.create_task(consumer.receive(wait=60.0)) for _ in range(3)]
-        await shop.wait_until(lambda: shop.holds == 1)
+        await shop.until(lambda: shop.holds == 1)
         for number in range(3):
             await shop.put(b"%d" % number)
             done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -255,7 +255,7 @@ async def test_the_limit_holds_for_what_a_cancelled_receive_asked_for(shop: Shop
     await shop.put(b"1", b"2", b"3", b"4")
     async with consumer_of(shop, in_flight_max=3) as consumer:
         receiving = asyncio.create_task(consumer.receive(2))
-        await shop.wait_until(lambda: shop.popping == 1)
+        await shop.until(lambda: shop.popping == 1)
         await cancelled(receiving)
         shop.may_pop.set()
         messages = [*await consumer.receive(16), *await consumer.receive(16)]
@@ -270,7 +270,7 @@ async def test_what_a_cancelled_receive_asked_for_goes_to_the_next_one(shop: Sho
     await shop.put(b"1", b"2")
     async with consumer_of(shop) as consumer:
         receiving = asyncio.create_task(consumer.receive())
-        await shop.wait_until(lambda: shop.popping == 1)
+        await shop.until(lambda: shop.popping == 1)
         await cancelled(receiving)
         following = asyncio.create_task(consumer.receive(1))
         shop.may_pop.set()
@@ -289,12 +289,12 @@ async def test_what_no_receive_takes_is_released(shop: Shop, closes: bool) -> No
     await shop.put(b"1", b"2")
     async with consumer_of(shop) as consumer:
         receiving = asyncio.create_task(consumer.receive())
-        await shop.wait_until(lambda: shop.popping == 1)
+        await shop.until(lambda: shop.popping == 1)
         await cancelled(receiving)
         shop.may_pop.set()
         if closes:
             await consumer.close()
-        await shop.wait_until(lambda: len(shop.changes) == 2)
+        await shop.until(lambda: len(shop.changes) == 2)
         assert consumer.in_flight == 0
 
     assert [(each.offset, each.invisible_time) for each in shop.changes] == [(0, 0), (1, 0)]
@@ -312,14 +312,14 @@ async def test_many_tasks_receive_each_message_once_and_wait_with_one_request(sh
 
     async with consumer_of(shop) as consumer:
         tasks = [asyncio.create_task(receive(consumer)) for _ in range(20)]
-        await shop.wait_until(lambda: shop.holds == 1)
+        await shop.until(lambda: shop.holds == 1)
         for body in bodies:
             await shop.put(body)
-        await shop.wait_until(lambda: len(shop.acks) == 100)
+        await shop.until(lambda: len(shop.acks) == 100)
         asked = len(shop.real_pops)
         await shop.put(b"last")
-        await shop.wait_until(lambda: len(shop.acks) == 101)
-        await shop.wait_until(lambda: shop.holds == 1)
+        await shop.until(lambda: len(shop.acks) == 101)
+        await shop.until(lambda: shop.holds == 1)
         more = len(shop.real_pops) - asked
 
     ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -371,7 +371,7 @@ async def test_messages_of_other_tags_are_acknowledged_unseen(shop: Shop) -> Non
     await shop.put(b"wanted", tags="Aa")
     async with consumer_of(shop, subscriptions={"t": "Aa"}) as consumer:
         [message] = await consumer.receive()
-        await shop.wait_until(lambda: len(shop.acks) == 1)
+        await shop.until(lambda: len(shop.acks) == 1)
 
     assert message.body == b"wanted"
     assert shop.acks[0].offset == 0
@@ -386,7 +386,7 @@ async def test_a_message_that_came_too_often_is_dead_lettered_unseen(shop: Shop)
         consumer_topic = route({"a": shop.address})
         shop.cluster.name_server.routes["%RETRY%g"] = consumer_topic  # type: ignore[attr-defined]
         [message] = await consumer.receive()
-        await shop.wait_until(lambda: len(shop.acks) == 1)
+        await shop.until(lambda: len(shop.acks) == 1)
 
     assert message.body == b"last try"
     [dead] = shop.sends
@@ -419,7 +419,7 @@ async def test_subscriptions_may_change(shop: Shop) -> None:
         receiving = asyncio.create_task(consumer.receive())
         await asyncio.sleep(0)
         await consumer.subscribe("t", "a || b")
-        await shop.wait_until(lambda: bool(shop.real_pops))
+        await shop.until(lambda: bool(shop.real_pops))
         assert shop.real_pops[0].exp == "a || b"
         await consumer.unsubscribe("t")
         assert consumer.queues() == []

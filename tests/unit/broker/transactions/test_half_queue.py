@@ -53,6 +53,7 @@ from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
+from support.checks.waiting import Changes
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
@@ -64,12 +65,12 @@ TIMEOUT_MS = 6000
 HOUR_MS = 3_600_000
 
 
-class Asked:
+class Asked(Changes):
     """A producer of a group; it keeps what it is asked."""
 
     def __init__(self, world: World, group: str = "shop") -> None:
+        super().__init__()
         self.checks: list[tuple[CheckTransactionStateRequest, StoredMessage]] = []
-        self.came = asyncio.Event()
         self.server, self.client = link(
             world.handlers, {RequestCode.CHECK_TRANSACTION_STATE: self._asked}
         )
@@ -79,13 +80,10 @@ class Asked:
         assert request.oneway
         header = request.header(CheckTransactionStateRequest)
         self.checks.append((header, decode_record(request.body, decompress=False)))
-        self.came.set()
+        self.moved.set()
 
-    async def until(self, count: int) -> list[tuple[CheckTransactionStateRequest, StoredMessage]]:
-        async with asyncio.timeout(60):
-            while len(self.checks) < count:
-                await self.came.wait()
-                self.came.clear()
+    async def checked(self, count: int) -> list[tuple[CheckTransactionStateRequest, StoredMessage]]:
+        await self.until(lambda: len(self.checks) >= count)
         return self.checks
 
 
@@ -401,7 +399,7 @@ async def test_a_commit_to_a_deleted_topic_is_refused_until_the_topic_is_created
 
     producer = Asked(world)
     await world.round()
-    await producer.until(1)
+    await producer.checked(1)
     world.tables.topic("T")
     assert (await world.end(half, COMMIT)).code == 0
     assert world.bodies() == [b"half"]
@@ -420,7 +418,7 @@ async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_
     if checked:
         producer = Asked(world)
         await world.round()
-        await producer.until(1)
+        await producer.checked(1)
         _, half = world.messages(HALF_TOPIC)
 
     fields = {"fromTransactionCheck": "true"} if checked else {}
@@ -585,7 +583,7 @@ async def test_a_half_message_whose_decision_is_truncated_is_checked_again(
 
     asked = Asked(world)
     await world.round()
-    assert len(await asked.until(2)) == 2
+    assert len(await asked.checked(2)) == 2
     assert world.bodies() == []
     await world.stop()
     world.store.close()
@@ -662,7 +660,7 @@ async def test_an_undecided_half_message_is_put_back_and_its_producer_asked(worl
     half = world.half(b"paid", queue=3)
     await world.round()
 
-    ((asked, shown),) = await producer.until(1)
+    ((asked, shown),) = await producer.checked(1)
     _, copy = world.messages(HALF_TOPIC)
     assert (asked.tran_state_table_offset, asked.commit_log_offset) == (1, copy.log_offset)
     assert asked.msg_id == asked.transaction_id == "KEY1"
@@ -686,7 +684,7 @@ async def test_each_check_is_counted_until_the_half_message_is_discarded(world: 
     world.half(b"lost")
     for _ in range(3):
         await world.round()
-    await producer.until(3)
+    await producer.checked(3)
     times = [m.properties.get("TRANSACTION_CHECK_TIMES") for m in world.messages(HALF_TOPIC)]
     assert times == [None, "1", "2", "3"]
 
@@ -724,18 +722,18 @@ async def test_a_young_half_message_ends_the_round(world: World) -> None:
     world.clock.advance(TIMEOUT_MS)
     world.half(b"young")
     await world.round(1)
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert shown.body == b"old"
     assert world.committed() == (1, 1)
     await world.round()
-    assert {shown.body for _, shown in await producer.until(3)} == {b"old", b"young"}
+    assert {shown.body for _, shown in await producer.checked(3)} == {b"old", b"young"}
 
 
 async def test_a_producer_with_a_clock_ahead_is_asked_at_once(world: World) -> None:
     producer = Asked(world)
     world.half(born_time_ms=world.clock.now_ms() + HOUR_MS)
     await world.round(1)
-    assert len(await producer.until(1)) == 1
+    assert len(await producer.checked(1)) == 1
 
 
 async def test_decided_half_messages_are_passed_over(world: World) -> None:
@@ -745,7 +743,7 @@ async def test_decided_half_messages_are_passed_over(world: World) -> None:
         if number not in (40, 77):
             await world.end(half, COMMIT if number % 2 else ROLLBACK)
     await world.round()
-    assert [shown.body for _, shown in await producer.until(2)] == [b"40", b"77"]
+    assert [shown.body for _, shown in await producer.checked(2)] == [b"40", b"77"]
     assert world.committed() == (100, 100)
 
 
@@ -754,7 +752,7 @@ async def test_an_immune_half_message_is_not_checked_and_holds_up_no_other(world
     half = world.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     world.half(b"other")
     await world.round()
-    assert [shown.body for _, shown in await producer.until(1)] == [b"other"]
+    assert [shown.body for _, shown in await producer.checked(1)] == [b"other"]
     assert world.committed() == (0, 0)
     assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
     assert world.bodies() == [b"immune"]
@@ -768,7 +766,7 @@ async def test_an_immune_half_message_is_checked_when_its_time_is_over(world: Wo
     await world.round(60_000)
     assert producer.checks == []
     await world.round(1)
-    assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
+    assert [shown.body for _, shown in await producer.checked(1)] == [b"immune"]
     assert world.committed() == (1, 1)
 
 
@@ -780,7 +778,7 @@ async def test_an_immunity_time_over_a_restart(world: World) -> None:
     await world.round(53_000)
     assert producer.checks == []
     await world.round(1000)
-    assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
+    assert [shown.body for _, shown in await producer.checked(1)] == [b"immune"]
 
 
 @pytest.mark.parametrize("born_time_ms", [2**63 - 1, -(2**63)])
@@ -792,7 +790,7 @@ async def test_an_immune_half_message_with_a_wrong_clock_holds_up_no_other(
     world.half(b"right")
     for count in (1, 2):
         await world.round()
-        assert [shown.body for _, shown in await producer.until(count)] == [b"right"] * count
+        assert [shown.body for _, shown in await producer.checked(count)] == [b"right"] * count
 
 
 async def test_members_of_a_group_are_asked_in_turn(world: World) -> None:
@@ -800,8 +798,8 @@ async def test_members_of_a_group_are_asked_in_turn(world: World) -> None:
     for _ in range(4):
         world.half()
     await world.round()
-    await first.until(2)
-    await second.until(2)
+    await first.checked(2)
+    await second.checked(2)
     assert stranger.checks == []
 
 
@@ -810,7 +808,7 @@ async def test_without_a_producer_the_check_is_counted_all_the_same(world: World
     await world.round()
     producer = Asked(world)
     await world.round()
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
 
 
@@ -827,7 +825,7 @@ async def test_groups_that_read_no_requests_hold_up_no_other(
     began_s = asyncio.get_running_loop().time()
     await world.round()
     assert asyncio.get_running_loop().time() - began_s < 15
-    await producer.until(1)
+    await producer.checked(1)
     assert caplog.text.count("gets no checks in this round") == 80
     world.store.close()
 
@@ -837,7 +835,7 @@ async def test_a_compressed_body_is_shown_plain(world: World) -> None:
     body = compress_body(b"plain" * 9000, 0x300, 5)
     world.half(body, sys_flag=0x301)
     await world.round()
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert (shown.body, shown.sys_flag & 1) == (b"plain" * 9000, 0)
 
 
@@ -850,7 +848,7 @@ async def test_a_body_that_no_frame_has_room_for_is_sent_compressed(
     body = compress_body(bytes(20 * 1024 * 1024), kind, 5)
     world.half(body, sys_flag=kind | 1)
     await world.round()
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert (shown.body, shown.sys_flag & 1) == (body, 1)
 
 
@@ -858,7 +856,7 @@ async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World
     producer = Asked(world)
     world.half(b"broken", sys_flag=0x301)
     await world.round()
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert shown.body == b"broken"
 
 
@@ -878,7 +876,7 @@ async def test_a_check_waits_until_a_slave_has_what_was_put_back(world: World) -
     world.slaves[0].acknowledged_to = world.store.written_to
     world.acknowledgements.reported()
     await checking
-    ((header, _),) = await asked.until(1)
+    ((header, _),) = await asked.checked(1)
     assert header.tran_state_table_offset == 1
 
 
@@ -899,7 +897,7 @@ async def test_late_slaves_delay_a_round_of_checks_once(world: World) -> None:
     for _ in range(UNSENT_MAX + 10):
         world.half()
     await world.round()
-    await asked.until(UNSENT_MAX + 10)
+    await asked.checked(UNSENT_MAX + 10)
     assert waits == 1
     await world.round()
     assert waits == 2
@@ -910,7 +908,7 @@ async def test_without_slaves_checks_are_sent_all_the_same(world: World) -> None
     world.tables.role.change(SYNC_MASTER, 0)
     world.half()
     await world.round()
-    await asked.until(1)
+    await asked.checked(1)
     world.store.flush()
     assert world.messages(HALF_TOPIC, 0)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
@@ -925,7 +923,7 @@ async def test_checks_count_only_while_decisions_are_accepted(world: World) -> N
 
     world.acknowledgements.refusal = None
     await world.round()
-    await asked.until(1)
+    await asked.checked(1)
     assert world.messages(HALF_TOPIC, 0)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
@@ -949,7 +947,7 @@ async def test_checks_wait_for_a_full_store(world: World, caplog: pytest.LogCapt
     world.store.appender.refusal = None
     await world.round()
     assert caplog.text.count("transaction checks work again") == 1
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
@@ -959,11 +957,11 @@ async def test_what_cannot_be_stored_again_holds_up_no_other(world: World) -> No
     world.half(b"small")
     world.store.appender.message_bytes_max = 100
     await world.round()
-    assert [shown.body for _, shown in await producer.until(1)] == [b"small"]
+    assert [shown.body for _, shown in await producer.checked(1)] == [b"small"]
     assert world.committed() == (0, 0)
     world.store.appender.message_bytes_max = 10_000
     await world.round()
-    assert {shown.body[:5] for _, shown in await producer.until(3)} == {b"small", b"large"}
+    assert {shown.body[:5] for _, shown in await producer.checked(3)} == {b"small", b"large"}
     assert world.committed()[0] == 3
 
 
@@ -991,9 +989,9 @@ async def test_a_damaged_half_message_holds_up_no_other(
         log.seek(damaged.log_offset)
         log.write(damage)
     await world.round()
-    assert [shown.body for _, shown in await producer.until(2)] == [b"first", b"last"]
+    assert [shown.body for _, shown in await producer.checked(2)] == [b"first", b"last"]
     await world.round()
-    assert len(await producer.until(4)) == 4
+    assert len(await producer.checked(4)) == 4
     assert world.committed()[0] == 5
     assert caplog.text.count("cannot be read") == 1
 
@@ -1058,7 +1056,7 @@ async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
     await world.round()
     assert (await world.end(half, COMMIT)).code == 604
     assert world.bodies() == []
-    ((asked, _),) = await producer.until(1)
+    ((asked, _),) = await producer.checked(1)
     changes = {
         "tranStateTableOffset": asked.tran_state_table_offset,
         "commitLogOffset": asked.commit_log_offset,
@@ -1181,7 +1179,7 @@ async def test_a_message_that_was_discarded_is_checked_again(world: World) -> No
     assert (await world.resume(discarded.log_offset)).code == 0
     assert (await world.resume(discarded.log_offset)).code == 0
     await world.round()
-    asked, _ = (await producer.until(2))[-1]
+    asked, _ = (await producer.checked(2))[-1]
     changes = {
         "tranStateTableOffset": asked.tran_state_table_offset,
         "commitLogOffset": asked.commit_log_offset,
@@ -1331,7 +1329,7 @@ async def test_a_slave_of_rocketmq_that_becomes_the_master_settles_what_it_left(
     await world.become_master()
     await world.round()
 
-    ((_, shown),) = await producer.until(1)
+    ((_, shown),) = await producer.checked(1)
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
     for half in world.messages(HALF_TOPIC):
         assert (await world.end(half, COMMIT)).code == 0
@@ -1521,7 +1519,7 @@ async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:
 
     assert (world.bodies(), world.ops()) == ([], [])
     await world.round()
-    await producer.until(1)
+    await producer.checked(1)
     assert (await world.end(half, COMMIT)).code == 0
     assert len(world.bodies()) == 1
 
@@ -1663,7 +1661,7 @@ async def test_of_the_copies_that_a_killed_rocketmq_put_back_only_the_newest_is_
     await world.restart(from_rocketmq=True)
     await world.round()
 
-    asked = [shown for _, shown in await producer.until(2)]
+    asked = [shown for _, shown in await producer.checked(2)]
     assert sorted(m.properties["TRANSACTION_CHECK_TIMES"] for m in asked) == ["1", str(copies + 1)]
     for half in world.messages(HALF_TOPIC):
         assert (await world.end(half, COMMIT)).code == 0
@@ -1679,7 +1677,7 @@ async def test_an_immune_copy_of_a_killed_rocketmq_is_not_lost(world: World) -> 
     for _ in range(2):
         await world.restart(from_rocketmq=True)
     await world.round()
-    await producer.until(1)
+    await producer.checked(1)
     for half in world.messages(HALF_TOPIC):
         assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
     assert len(world.bodies()) == 1

@@ -30,7 +30,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.protocol.hashing import java_hash
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster
-from support.clients.recording_handlers import until
+from support.checks.waiting import until
 from unit.client.idempotent.test_consumer import message as stored
 
 NOWHERE = "127.0.0.1:1"

@@ -100,8 +100,8 @@ async def test_locks_are_given_up(asked: Asked) -> None:
     await asked.calls.lock("g", "me", [A0, B0])
 
     await asked.calls.unlock("g", "me", [A0, B0, NOBODY, UNKNOWN])
-    await asked.a.wait_until(lambda: bool(asked.a.unlocks))
-    await asked.b.wait_until(lambda: bool(asked.b.unlocks))
+    await asked.a.until(lambda: bool(asked.a.unlocks))
+    await asked.b.until(lambda: bool(asked.b.unlocks))
 
     assert asked.a.locked_by == asked.b.locked_by == {}
     assert (asked.a.unlocks[0].consumer_group, asked.a.unlocks[0].client_id) == ("g", "me")
@@ -112,7 +112,7 @@ async def test_locks_of_other_brokers_are_released_if_one_is_not_asked(asked: As
     asked.refuses.requests.add((RequestCode.UNLOCK_BATCH_MQ, asked.a.address))
 
     await asked.calls.unlock("g", "me", [A0, B0])
-    await asked.b.wait_until(lambda: bool(asked.b.unlocks))
+    await asked.b.until(lambda: bool(asked.b.unlocks))
 
     assert asked.b.locked_by == {}
 

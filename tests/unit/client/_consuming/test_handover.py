@@ -98,7 +98,7 @@ async def test_a_newcomer_reads_offsets_after_the_other_member_has_released_its_
     assert all(map(member.handover.waits, mine))
 
     beginning = asyncio.create_task(member.begin(*mine))
-    await member.broker.wait_until(lambda: len(member.asked) == 3)
+    await member.broker.until(lambda: len(member.asked) == 3)
     assert not beginning.done()
     member.theirs = set(QUEUES) - set(mine)
     assert await beginning >= 3 * POLL_S
@@ -163,7 +163,7 @@ async def test_a_queue_that_is_never_released_begins_in_the_end(
 async def test_a_wait_ends_when_the_former_owner_is_gone(member: Member) -> None:
     mine = await member.allocated(OTHER)
     beginning = asyncio.create_task(member.begin(*mine))
-    await member.broker.wait_until(lambda: len(member.asked) == 2)
+    await member.broker.until(lambda: len(member.asked) == 2)
     await member.allocated()
 
     assert await beginning < 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Response, Supervisor
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster, route
+from support.checks.waiting import Changes
 
 TOPIC = "t"
 ALL = [MessageQueue(TOPIC, "a", number) for number in range(4)]
@@ -35,10 +36,11 @@ LONG_S = 600.0
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
-class Owner:
+class Owner(Changes):
     """Owns queues, and notes how it came to them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.mine: set[MessageQueue] = set()
         self.busy: set[MessageQueue] = set()
         """Queues that cannot be given up yet."""
@@ -52,7 +54,6 @@ class Owner:
         self.takes = 0
         self.at_once = 0
         self.at_once_max = 0
-        self.moved = asyncio.Event()
 
     def assigned(self, topic: str) -> Collection[MessageQueue]:
         return [queue for queue in self.mine if queue.topic == topic]
@@ -83,13 +84,6 @@ class Owner:
     ) -> None:
         self.told.append((topic, len(queues), list(mine)))
         self.moved.set()
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until a move has made it so; fail after 5 seconds."""
-        async with asyncio.timeout(60):
-            while not reached():
-                self.moved.clear()
-                await self.moved.wait()
 
 
 class Group:

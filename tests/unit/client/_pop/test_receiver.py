@@ -17,7 +17,8 @@ from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting import Request, Response
 from support.brokers.pop_broker import QUEUE, PopBroker
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
-from support.clients.recording_handlers import Seen, until
+from support.checks.waiting import until
+from support.clients.recording_handlers import Seen
 from support.wire.recorded import answers, frames
 
 TOPIC, GROUP = "TopicPop", "CG_pop"
@@ -117,7 +118,7 @@ async def test_pops_and_acknowledgements_are_those_of_rocketmq_s_client(
         return [fields for fields in peer.of("ACK_MESSAGE") if fields["topic"] == TOPIC]
 
     async with popping(address, handle, invisible_ms=10_000):
-        await peer.wait_until(
+        await peer.until(
             lambda: len(acknowledged()) == 5 and bool(peer.of("CHANGE_MESSAGE_INVISIBLETIME"))
         )
 
@@ -138,7 +139,7 @@ async def test_messages_beyond_those_asked_for_are_consumed(
     assert max(brought) > 1
     seen = Seen()
     async with popping(address, seen, pop_batch=1):
-        await peer.wait_until(lambda: len(peer.of("ACK_MESSAGE")) == sum(brought))
+        await peer.until(lambda: len(peer.of("ACK_MESSAGE")) == sum(brought))
 
     assert len(seen.messages) == sum(brought)
 
@@ -183,7 +184,7 @@ async def test_a_topic_that_another_task_subscribes_during_the_start_is_popped()
         go_on.set()
         await starting
         async with consumer:
-            await broker.wait_until(lambda: "u" in assigned)
+            await broker.until(lambda: "u" in assigned)
 
 
 async def test_queues_are_requested_again_after_a_failure_and_revoked_with_their_topic() -> None:
@@ -212,7 +213,7 @@ async def test_queues_are_requested_again_after_a_failure_and_revoked_with_their
             assignment_ms=600_000,
         ) as consumer,
     ):
-        await broker.wait_until(lambda: broker.pops[0] > 0)
+        await broker.until(lambda: broker.pops[0] > 0)
         assert (requests, consumer.queues()) == (3, [QUEUE])
         await consumer.unsubscribe("t")
         await until(lambda: not consumer.queues())
@@ -232,8 +233,8 @@ async def test_a_pop_asks_for_as_much_and_waits_as_long_as_is_set(
 
     options = {"pop_batch": 7, "invisible_ms": 20_000, "hold_ms": 300, "assignment_ms": 100}
     async with popping(address, handle, **options):
-        await peer.wait_until(lambda: len(peer.of("QUERY_ASSIGNMENT")) >= 3)
-        await peer.wait_until(lambda: peer.of("POP_MESSAGE")[-1]["pollTime"] != "0")
+        await peer.until(lambda: len(peer.of("QUERY_ASSIGNMENT")) >= 3)
+        await peer.until(lambda: peer.of("POP_MESSAGE")[-1]["pollTime"] != "0")
 
     fields = peer.of("POP_MESSAGE")[-1]
     assert (fields["maxMsgNums"], fields["invisibleTime"], fields["pollTime"]) == (

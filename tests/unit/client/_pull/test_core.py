@@ -117,7 +117,7 @@ async def take(consumer: PullConsumer, count: int) -> list[StoredMessage]:
 
 
 async def until_pulled_at(broker: GroupBroker, offset: int) -> None:
-    await broker.wait_until(lambda: any(pull.queue_offset == offset for pull in broker.pulls))
+    await broker.until(lambda: any(pull.queue_offset == offset for pull in broker.pulls))
 
 
 async def test_a_consumer_continues_behind_what_another_member_has_committed() -> None:
@@ -139,7 +139,7 @@ async def test_a_seek_to_a_lower_offset_is_committed() -> None:
     async with reading(broker) as consumer:
         broker.committed["t", 0] = 40
         await consumer.seek(QUEUE, 3)
-        await broker.wait_until(lambda: bool(broker.commits))
+        await broker.until(lambda: bool(broker.commits))
 
     assert broker.committed["t", 0] == 3
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -18,6 +17,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
+from support.checks.waiting import until
 
 ONE, TWO = MessageQueue("t", "a", 1), MessageQueue("t", "a", 2)
 
@@ -65,15 +65,6 @@ class Queues:
 
     async def start(self, queue: MessageQueue) -> QueueOffset:
         return QueueOffset(100)
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Let the other tasks run until it is so."""
-    for _ in range(10_000):
-        if reached():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")
 
 
 async def taken(fetcher: Fetcher) -> Batch:
@@ -331,7 +322,7 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
 
     fetcher = Fetcher(nothing, start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
     fetcher.begin(ONE)
-    await until(lambda: asked == 1)
+    await until(lambda: asked == 1, pause_s=0)
     for _ in range(1_000):
         await asyncio.sleep(0)
 

@@ -17,8 +17,8 @@ from cometmq.client.errors import ConnectError, QueueNotFoundError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor
+from support.checks.waiting import until
 from support.clients.consuming import QUEUE, MemoryOffsets, stored
-from support.clients.recording_handlers import until
 
 
 class Loop:

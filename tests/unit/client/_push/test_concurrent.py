@@ -19,6 +19,7 @@ from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from support.checks.waiting import until
 from support.clients.consuming import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
@@ -88,13 +89,6 @@ class Rig:
     @property
     def committed(self) -> int | None:
         return self.offsets.position(QUEUE)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something is so, looking once in every turn of the loop."""
-    async with asyncio.timeout(WAIT_S):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster
+from support.checks.waiting import until
 from support.clients.consuming import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
@@ -128,12 +129,6 @@ class Rig:
     @property
     def committed(self) -> int | None:
         return self.offsets.position(QUEUE)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -695,14 +690,14 @@ async def test_the_queues_of_a_consumer_are_locked_again_at_once_by_a_broker_tha
         )
         broker.members = [consumer.client_id]
         async with consumer:
-            await broker.wait_until(lambda: len(broker.locked_by) == 2)
+            await broker.until(lambda: len(broker.locked_by) == 2)
             await consumer.ready()
             await asyncio.sleep(5.0)  # the first renewal is over, the next one is far
             broker.locked_by.clear()
             restarted_s = asyncio.get_running_loop().time()
             await broker.be_away(0.0)
 
-            await broker.wait_until(lambda: len(broker.locked_by) == 2)
+            await broker.until(lambda: len(broker.locked_by) == 2)
 
             # The first pull that fails is retried after a second, and reconnects.
             assert asyncio.get_running_loop().time() - restarted_s < 1.5
@@ -723,8 +718,8 @@ async def test_a_consumer_that_is_closed_before_its_locks_are_confirmed_leaves_n
         )
         broker.members = [consumer.client_id]
         async with consumer:
-            await broker.wait_until(lambda: len(broker.locked_by) == 2)
-        await broker.wait_until(lambda: broker.locked_by == {})
+            await broker.until(lambda: len(broker.locked_by) == 2)
+        await broker.until(lambda: broker.locked_by == {})
 
 
 async def test_a_lock_that_was_refused_is_not_given_back() -> None:
@@ -751,7 +746,7 @@ async def test_a_queue_whose_lock_is_back_begins_behind_what_another_member_has_
         broker.members = [consumer.client_id]
         async with consumer:
             await consumer.ready()
-            await broker.wait_until(lambda: queue in broker.locked_by and bool(broker.pulls))
+            await broker.until(lambda: queue in broker.locked_by and bool(broker.pulls))
             broker.locked_by[queue] = "another"
             await asyncio.sleep(30.0)  # a renewal is refused
             if overtaken:
@@ -760,7 +755,7 @@ async def test_a_queue_whose_lock_is_back_begins_behind_what_another_member_has_
             broker.commits.clear()
             del broker.locked_by[queue]
 
-            await broker.wait_until(lambda: any(pull.queue_id == 0 for pull in broker.pulls))
+            await broker.until(lambda: any(pull.queue_id == 0 for pull in broker.pulls))
             first = next(pull for pull in broker.pulls if pull.queue_id == 0)
 
     assert first.queue_offset == (40 if overtaken else 5)

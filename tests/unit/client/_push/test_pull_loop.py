@@ -134,7 +134,7 @@ class Consumer:
 
     async def until_pulls(self, count: int) -> None:
         """Wait until so many pulls have come."""
-        await self.broker.wait_until(lambda: len(self.broker.pulls) >= count)
+        await self.broker.until(lambda: len(self.broker.pulls) >= count)
 
     @property
     def asked(self) -> list[int]:
@@ -237,7 +237,7 @@ async def test_a_broker_that_lacks_the_subscription_is_sent_a_heartbeat_at_once(
     script(consumer, Response(code, "the consumer's subscription not latest"), found(0))
     consumer.begin()
     await consumer.until_pulls(2)
-    await consumer.broker.wait_until(lambda: bool(consumer.broker.heartbeats))
+    await consumer.broker.until(lambda: bool(consumer.broker.heartbeats))
     assert "not latest: if it goes on, another member of group" in caplog.text
 
 

@@ -157,7 +157,7 @@ async def test_no_more_than_so_many_routes_are_requested_at_a_time(
     held = HeldRoutes(names)
     topics = [f"t{number}" for number in range(3 * AT_ONCE)]
     asking = asyncio.create_task(places.routes(topics))
-    await names.wait_until(lambda: len(held.held) >= AT_ONCE)
+    await names.until(lambda: len(held.held) >= AT_ONCE)
     await places.cluster()  # time enough for more
     assert len(held.held) == AT_ONCE
     held.reply()
@@ -171,7 +171,7 @@ async def test_a_route_that_fails_leaves_no_request_for_another_one(
     held = HeldRoutes(names)
     before = asyncio.all_tasks()
     asking = asyncio.create_task(places.routes(["t", "u"]))
-    await names.wait_until(lambda: len(held.held) == 2)
+    await names.until(lambda: len(held.held) == 2)
     held.held["u"].reply(Response(ResponseCode.NO_PERMISSION, "not you"))
     with pytest.raises((NameServerError, ResponseError)):
         await asking

@@ -79,7 +79,7 @@ async def run(words: Sequence[str]) -> int:
     except UsageError as error:
         _print_usage(command)
         return _refuse(str(error))
-    if "h" in values:
+    if "h" in values or (command.targets and not values.keys() & command.targets):
         return _print_usage(command)
     return await _run(command, values, line)
 

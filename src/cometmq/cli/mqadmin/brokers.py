@@ -59,9 +59,6 @@ def _print_lag(stats: ConsumeStats, group: str, level: int, form: str) -> None:
 
 async def ha_status(call: Call) -> None:
     """Show the state of replication; with ``-i`` again and again."""
-    if not (call.has("b") or call.has("c")):
-        call.print_usage()
-        return
 
     async def show() -> None:
         for broker in await call.chosen_masters():

@@ -16,6 +16,7 @@ from cometmq.cli.mqadmin import command_line
 from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.route import (
     MASTER_ID,
     BrokerData,
@@ -106,6 +107,16 @@ class Call:
             broker.broker_name: address(broker) for broker in (await self.route(topic)).broker_datas
         }
         return {name: where for name, where in found.items() if where is not None}
+
+    async def existing_queue(self, topic: str, broker: str, number: int) -> MessageQueue:
+        """Return a queue of a broker.
+
+        Raises:
+            CommandError: the topic has no such broker.
+        """
+        if broker not in {each.broker_name for each in (await self.route(topic)).broker_datas}:
+            raise CommandError(f"The broker[{broker}] not exist")
+        return MessageQueue(topic, broker, number)
 
     async def brokers(self, cluster: str) -> list[RegisteredBroker]:
         """Return the brokers of a cluster, each master before its slaves.

@@ -58,6 +58,8 @@ class Command:
     flags: tuple[Flag, ...]
     groups: tuple[tuple[str, ...], ...] = ()
     """Flags of which exactly one is given."""
+    targets: tuple[str, ...] = ()
+    """Flags of which one is given, or the command prints its usage."""
 
     @property
     def function(self) -> str:
@@ -143,13 +145,17 @@ def _command(head: str, words: list[str], line: int, meanings: dict[str, str]) -
         return None
     flags: list[Flag] = []
     groups: list[tuple[str, ...]] = []
+    targets: tuple[str, ...] = ()
     for word in words:
         text, _, only = word.partition("@")
         if only and int(only) != line:
             continue
         short, equals, long = text.partition("=")
         if not equals:
-            groups.append(tuple(text.split("|")))
+            if "/" in text:
+                targets = tuple(text.split("/"))
+            else:
+                groups.append(tuple(text.split("|")))
             continue
         meaning = meanings.get(f"{name}.{long}") or meanings[long]
         flags.append(
@@ -161,7 +167,7 @@ def _command(head: str, words: list[str], line: int, meanings: dict[str, str]) -
                 required="!" in short,
             )
         )
-    return Command(name, module, does, tuple(flags), tuple(groups))
+    return Command(name, module, does, tuple(flags), tuple(groups), targets)
 
 
 def parse(command: Command, words: Sequence[str]) -> dict[str, str]:

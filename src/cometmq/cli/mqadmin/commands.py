@@ -8,6 +8,7 @@ lines below it are its flags, each ``short=long``, with these marks:
     =attributes     without a short name
     print~msg       a long name with a blank
     b|c             exactly one of these flags
+    b/c             one of these flags, or the command prints its usage
     …@4, …@5        only in 4.9.8, only in 5.3.3
 
 Source: the commands of rocketmq-tools 4.9.8 and 5.3.3.
@@ -22,7 +23,7 @@ updateTopicList@5 topics: creates or changes many topics from a file
 deleteTopic topics: removes a topic from the brokers of a cluster and from the name servers
     c!=clusterName t!=topic
 updateSubGroup groups: creates a consumer group or changes its settings
-    q=retryQueueNums a=notifyConsumerIdsChanged b=brokerAddr r=retryMaxTimes c=clusterName
+    b/c q=retryQueueNums a=notifyConsumerIdsChanged b=brokerAddr r=retryMaxTimes c=clusterName
     s=consumeEnable d=consumeBroadcastEnable g!=groupName w=whichBrokerWhenConsumeSlowly i=brokerId
     m=consumeFromMinEnable o=consumeMessageOrderly@5 p=groupRetryPolicy@5 =attributes@5
 updateSubGroupList@5 groups: creates or changes many groups from a file
@@ -30,7 +31,7 @@ updateSubGroupList@5 groups: creates or changes many groups from a file
 setConsumeMode@5 groups: sets whether a group reads a topic by pull or by pop
     b=brokerAddr c=clusterName t!=topicName g!=groupName m!=mode q=popShareQueueNum
 deleteSubGroup groups: removes a consumer group's settings
-    b=brokerAddr r=removeOffset c=clusterName g!=groupName
+    b/c b=brokerAddr r=removeOffset c=clusterName g!=groupName
 updateBrokerConfig settings: changes one setting of running brokers
     b=brokerAddr c=clusterName v!=value k!=key a=updateAllBroker@5
 updateTopicPerm topics: changes the permissions of a topic
@@ -136,11 +137,11 @@ exportConfigs exports: writes main settings of brokers and the size of the clust
 exportMetrics exports: writes figures of the load of brokers to a JSON file
     c!=clusterName f=filePath
 haStatus@5 brokers: shows the state of replication
-    c=clusterName b=brokerAddr i=interval
+    b/c c=clusterName b=brokerAddr i=interval
 getSyncStateSet@5 controllers: shows which brokers of a set are in sync, from the controller
-    a!=controllerAddress c=clusterName b=brokerName i=interval
+    b/c a!=controllerAddress c=clusterName b=brokerName i=interval
 getBrokerEpoch@5 controllers: shows the epochs of a broker's log
-    c=clusterName b=brokerName i=interval
+    b/c c=clusterName b=brokerName i=interval
 getControllerMetaData@5 controllers: shows the leader and the members of the controllers
     a!=controllerAddress
 getControllerConfig@5 controllers: shows the settings of controllers

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
@@ -18,13 +16,6 @@ def _controllers(call: Call) -> list[str]:
 async def _leader(call: Call) -> str:
     """Return the address of the active controller."""
     return await call.admin.controller_leader(_controllers(call)[0])
-
-
-async def _repeat(call: Call, show: Callable[[], Awaitable[None]]) -> None:
-    if not (call.has("b") or call.has("c")):
-        call.print_usage()
-    else:
-        await call.repeat(show)
 
 
 async def get_sync_state_set(call: Call) -> None:
@@ -49,7 +40,7 @@ async def get_sync_state_set(call: Call) -> None:
             for each in found.not_in_sync_replicas:
                 print(f"\nNotInSyncReplica:\t{_replica(each)}")
 
-    await _repeat(call, show)
+    await call.repeat(show)
 
 
 def _replica(found: ReplicaIdentity) -> str:
@@ -81,7 +72,7 @@ async def get_broker_epoch(call: Call) -> None:
                 print(f"\n#Epoch: EpochEntry{{{shown}}}", end="")
             print()
 
-    await _repeat(call, show)
+    await call.repeat(show)
 
 
 async def get_controller_meta_data(call: Call) -> None:

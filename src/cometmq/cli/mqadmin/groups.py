@@ -19,11 +19,7 @@ from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.group import ConsumeStats
 from cometmq.protocol.bodies.heartbeat import MessageModel
 from cometmq.protocol.bodies.pop import MessageRequestMode
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers.group import (
-    DeleteSubscriptionGroupRequest,
-    GetConsumeStatsRequest,
-)
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.version import version_name
 
 MONITOR_S = 60.0
@@ -34,9 +30,6 @@ LAG_SHOWN_MIN = 1024
 
 async def update_sub_group(call: Call) -> None:
     """Create a group or change its settings."""
-    if not (call.has("b") or call.has("c")):
-        call.print_usage()
-        return
     defaults = SubscriptionGroupConfig()
     config = SubscriptionGroupConfig(
         group_name=call.text("g"),
@@ -83,16 +76,10 @@ async def update_sub_group_list(call: Call) -> None:
 async def delete_sub_group(call: Call) -> None:
     """Delete a group; with ``-c`` also its retry topic and its dead letters."""
     group = call.text("g")
-    if not (call.has("b") or call.has("c")):
-        call.print_usage()
-        return
-    forget = call.true("r")
-    header = DeleteSubscriptionGroupRequest(
-        group_name=group, clean_offset=forget, remove_offset=forget
-    )
+    keep_offsets = not call.true("r")
     where = f" in cluster [{call.text('c')}]" if not call.has("b") else ""
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        await call.admin.delete_broker_group(broker, group, keep_offsets=keep_offsets)
         print(f"delete subscription group [{group}] from broker [{broker}]{where} success.")
     if where:
         remove = show_removed if call.is_4 else remove_topic
@@ -151,11 +138,9 @@ async def consume_stats(call: Call, group: str, *, topic: str = "", near: str = 
     Raises:
         ResponseError: the group has no offset, or nothing that names its brokers exists.
     """
-    header = GetConsumeStatsRequest(consumer_group=group, topic=topic or None)
     found = ConsumeStats()
     for broker in (await call.brokers_of(near or retry_topic(group))).values():
-        response = await call.admin.call(broker, RequestCode.GET_CONSUME_STATS, header)
-        stats = ConsumeStats.decode(response.body)
+        stats = await call.admin.broker_consume_stats(broker, group, topic or None)
         found.offset_table |= stats.offset_table
         found.consume_tps += stats.consume_tps
     if found.offset_table:

@@ -10,12 +10,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies.group import ResetOffsetBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers.offset import (
-    InvokeBrokerToResetOffsetRequest,
-    SearchOffsetByTimestampRequest,
-    SearchOffsetByTimestampResponse,
-    UpdateConsumerOffsetRequest,
-)
+from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 
 TO_THE_END = -1
 """The time that means the end of a queue."""
@@ -28,21 +23,12 @@ async def clone_group_offset(call: Call) -> None:
     brokers = await call.brokers_of(topic)
     for queue, row in sorted(stats.offset_table.items()):
         if queue.topic == topic and queue.broker_name in brokers:
-            await _commit(call, brokers[queue.broker_name], target, queue, row.consumer_offset)
+            broker = brokers[queue.broker_name]
+            await call.admin.commit_offset(broker, target, queue, row.consumer_offset)
     print(
         f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]",
         end="",
     )
-
-
-async def _commit(call: Call, broker: str, group: str, queue: MessageQueue, offset: int) -> None:
-    header = UpdateConsumerOffsetRequest(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        commit_offset=offset,
-    )
-    await call.admin.call(broker, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
 
 async def reset_offset_by_time(call: Call) -> None:
@@ -74,7 +60,9 @@ async def _reset_queue(call: Call, group: str, queue: MessageQueue, when: int, t
     broker, topic = call.text("b"), queue.topic
     head = f"start reset consumer offset by specified, group[{group}], topic[{topic}]"
     print(f"{head}, queueId[{queue.queue_id}], broker[{broker}], {times}")
-    offset = call.number("o") if call.has("o") else await offset_at(call, broker, queue, when)
+    offset = call.number("o")
+    if not call.has("o"):
+        offset = await call.admin.broker_offset_at(broker, queue, when)
     header = InvokeBrokerToResetOffsetRequest(
         topic=topic,
         group=group,
@@ -142,17 +130,8 @@ async def _roll_back(call: Call, group: str, topic: str, when: int, *, force: bo
             continue
         at = row.broker_offset
         if when != TO_THE_END:
-            at = await offset_at(call, broker, queue, when)
+            at = await call.admin.broker_offset_at(broker, queue, when)
         target = at if force or at <= row.consumer_offset else row.consumer_offset
-        await _commit(call, broker, group, queue, target)
+        await call.admin.commit_offset(broker, group, queue, target)
         offsets = (row.broker_offset, row.consumer_offset, at, target)
         print(form % (queue.broker_name[:32], queue.queue_id, *offsets))
-
-
-async def offset_at(call: Call, broker: str, queue: MessageQueue, when: int) -> int:
-    """Return the offset of the first message of a queue that was stored at or after a time."""
-    header = SearchOffsetByTimestampRequest(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=when
-    )
-    response = await call.admin.call(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-    return response.header(SearchOffsetByTimestampResponse).offset

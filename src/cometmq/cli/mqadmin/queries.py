@@ -10,7 +10,7 @@ from cometmq.cli.exit_codes import print_error
 from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
-from cometmq.cli.mqadmin.reads import existing_queue, pulled, reader
+from cometmq.cli.mqadmin.reads import pulled, reader
 from cometmq.cli.mqadmin.topics import groups_of
 from cometmq.client.admin import Track, TrackKind
 from cometmq.client.admin.messages import is_offset_id
@@ -256,7 +256,7 @@ async def _consume_unique(call: Call, message: StoredMessage) -> None:
 async def query_msg_by_offset(call: Call) -> None:
     """Show the message at an offset of a queue."""
     async with reader(call) as consumer:
-        queue = await existing_queue(call, call.text("t"), call.text("b"), call.number("i"))
+        queue = await call.existing_queue(call.text("t"), call.text("b"), call.number("i"))
         offset = call.number("o")
         result = await pulled(consumer, queue, offset, count=1)
     for message in result.messages[:1]:

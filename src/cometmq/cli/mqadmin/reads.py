@@ -8,7 +8,6 @@ from collections import Counter
 from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
-from cometmq.cli.mqadmin.offsets import offset_at
 from cometmq.client import PullConsumer, PullResult, PullStatus
 from cometmq.client.admin.messages import TOOLS_GROUP
 from cometmq.client.settings import PullSettings
@@ -25,18 +24,6 @@ def reader(call: Call, group: str = TOOLS_GROUP) -> PullConsumer:
     """Return a consumer that reads and commits nothing."""
     settings = PullSettings(auto_commit_ms=0)
     return PullConsumer(group=group, settings=settings, instance=call.instance)
-
-
-async def existing_queue(call: Call, topic: str, broker: str, number: int) -> MessageQueue:
-    """Return a queue of a broker.
-
-    Raises:
-        CommandError: the topic has no such broker.
-    """
-    names = {each.broker_name for each in (await call.route(topic)).broker_datas}
-    if broker not in names:
-        raise CommandError(f"The broker[{broker}] not exist")
-    return MessageQueue(topic, broker, number)
 
 
 async def pulled(
@@ -65,9 +52,9 @@ async def _range(
     first, last = int(bounds.min_offset), int(bounds.max_offset)
     broker = (await call.brokers_of(queue.topic)).get(queue.broker_name, "")
     if call.has(begin):
-        first = await offset_at(call, broker, queue, _time(call, begin))
+        first = await call.admin.broker_offset_at(broker, queue, _time(call, begin))
     if call.has(end):
-        last = await offset_at(call, broker, queue, _time(call, end))
+        last = await call.admin.broker_offset_at(broker, queue, _time(call, end))
     return first, last
 
 
@@ -118,7 +105,7 @@ def print_message(message: StoredMessage, charset: str, *, with_body: bool) -> N
 
 async def print_msg_by_queue(call: Call) -> None:
     """Print or count the messages of one queue."""
-    queue = await existing_queue(call, call.text("t"), call.text("a"), call.number("i"))
+    queue = await call.existing_queue(call.text("t"), call.text("a"), call.number("i"))
     counts: Counter[str] = Counter()
     async with reader(call) as consumer:
         first, last = await _range(call, consumer, queue, "b", "e")

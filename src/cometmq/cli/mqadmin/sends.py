@@ -9,10 +9,10 @@ from cometmq.cli.messages import measured_sends, test_message
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client import Message, Producer
+from cometmq.client._connection.routes import route_from
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.model.topic import Perm
 
 INTERVAL_S = 10
 
@@ -29,10 +29,7 @@ async def send_message(call: Call) -> None:
         print("Broker name must be set if the queue is chosen!")
         return
     if call.has("b"):
-        names = {each.broker_name for each in (await call.route(topic)).broker_datas}
-        if call.text("b") not in names:
-            raise CommandError(f"The broker[{call.text('b')}] not exist")
-        queue = MessageQueue(topic, call.text("b"), call.number("i"))
+        queue = await call.existing_queue(topic, call.text("b"), call.number("i"))
     message = Message(
         topic, call.text("p").encode(), tags=call.text("c") or None, keys=call.text("k")
     )
@@ -84,12 +81,7 @@ async def _writable(call: Call, topic: str) -> list[MessageQueue]:
     Raises:
         CommandError: there is none.
     """
-    queues = sorted(
-        MessageQueue(topic, row.broker_name, number)
-        for row in (await call.route(topic)).queue_datas
-        if row.perm & Perm.WRITE
-        for number in range(row.write_queue_nums)
-    )
+    queues = sorted(route_from(topic, await call.route(topic)).publish_queues)
     if not queues:
         raise CommandError(f"no queue of topic {topic} may be written to")
     return queues

@@ -12,22 +12,16 @@ import msgspec
 from cometmq.cli.admin.arguments import settings_in
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
+from cometmq.client._connection.routes import route_from
 from cometmq.client.allocation import Averagely
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig
-from cometmq.protocol.bodies.common import GroupList
 from cometmq.protocol.bodies.group import ConsumeStats
 from cometmq.protocol.bodies.route import TopicRouteData
-from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
+from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers.group import GetConsumeStatsRequest
 from cometmq.protocol.headers.namesrv import DeleteTopicInNamesrvRequest
-from cometmq.protocol.headers.topic import (
-    DeleteTopicInBrokerRequest,
-    GetTopicStatsInfoRequest,
-    QueryTopicConsumeByWhoRequest,
-)
 
 ORDER_SPACE = "ORDER_TOPIC_CONFIG"
 UNIT, HAS_UNIT_SUBSCRIPTION = 1, 2
@@ -154,9 +148,8 @@ async def show_removed(call: Call, topic: str, cluster: str) -> None:
 
 async def remove_topic(call: Call, topic: str, cluster: str) -> None:
     """Delete a topic from the masters of a cluster and from all name servers; print nothing."""
-    header = DeleteTopicInBrokerRequest(topic=topic)
     for broker in await call.masters(cluster):
-        await call.admin.call(broker, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        await call.admin.delete_broker_topic(broker, topic)
     forget = DeleteTopicInNamesrvRequest(topic=topic, cluster_name=cluster)
     for server in call.admin.name_servers:
         await call.admin.call(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
@@ -219,12 +212,10 @@ async def topic_route(call: Call) -> None:
 async def topic_status(call: Call) -> None:
     """Show the offsets of each queue of a topic, and its rate."""
     topic = call.text("t")
-    header = GetTopicStatsInfoRequest(topic=topic)
     found: dict[MessageQueue, TopicOffset] = {}
     tps = 0.0
     for broker in (await call.brokers_of(call.text("c") or topic)).values():
-        response = await call.admin.call(broker, RequestCode.GET_TOPIC_STATS_INFO, header)
-        table = TopicStatsTable.decode(response.body)
+        table = await call.admin.broker_topic_stats(broker, topic)
         found |= table.offset_table
         tps += table.topic_put_tps
     if not found:
@@ -271,11 +262,9 @@ async def topic_list(call: Call) -> None:
 
 async def groups_of(call: Call, topic: str, route: TopicRouteData) -> list[str]:
     """Return the groups that brokers list for a topic, in their order."""
-    header = QueryTopicConsumeByWhoRequest(topic=topic)
     found: dict[str, None] = {}
     for broker in route.masters():
-        response = await call.admin.call(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-        found |= dict.fromkeys(GroupList.decode(response.body).group_list)
+        found |= dict.fromkeys(await call.admin.broker_groups_of_topic(broker, topic))
     return list(found)
 
 
@@ -305,12 +294,7 @@ async def update_order_conf(call: Call) -> None:
 async def allocate_mq(call: Call) -> None:
     """Show how the queues of a topic are allocated to clients."""
     route, topic = await call.route(call.text("t")), call.text("t")
-    queues = sorted(
-        MessageQueue(topic, row.broker_name, number)
-        for row in route.queue_datas
-        if row.perm & Perm.READ
-        for number in range(row.read_queue_nums)
-    )
+    queues = sorted(route_from(topic, route).read_queues)
     clients = [client.strip() for client in call.text("i").split(",")]
     result = {
         client: [
@@ -358,14 +342,10 @@ async def _print_stats(call: Call, topic: str, active: bool) -> None:
 
 
 async def _lag(call: Call, brokers: list[str], group: str, topic: str) -> int:
-    header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
     lag = 0
     for broker in brokers:
-        try:
-            response = await call.admin.call(broker, RequestCode.GET_CONSUME_STATS, header)
-        except ResponseError:
-            continue  # the group has no offset there
-        lag += lag_in(ConsumeStats.decode(response.body))
+        with suppress(ResponseError):  # the group has no offset there
+            lag += lag_in(await call.admin.broker_consume_stats(broker, group, topic))
     return max(lag, 0)
 
 

@@ -129,12 +129,18 @@ class Groups(AdminCore):
             keep_offsets: keep the committed offsets for a later group of the same name.
             brokers: names of brokers.
         """
+        for address in await self._masters(brokers):
+            await self.delete_broker_group(address, group, keep_offsets=keep_offsets)
+
+    async def delete_broker_group(
+        self, address: str, group: str, *, keep_offsets: bool = False
+    ) -> None:
+        """Delete a group from one broker, by its address; as `delete_group`."""
         forget = not keep_offsets
         header = DeleteSubscriptionGroupRequest(
             group_name=group, clean_offset=forget, remove_offset=forget
         )
-        for address in await self._masters(brokers):
-            await self.call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        await self.call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def groups(self) -> list[str]:
         """Return the names of all groups with settings on a broker, in alphabetical order."""
@@ -183,20 +189,25 @@ class Groups(AdminCore):
     async def _read_permission(self, group: str, topic: str, allowed: bool | None = None) -> bool:
         """Return whether a group may read a topic; set it first unless ``allowed`` is None."""
         header = UpdateAndGetGroupForbiddenRequest(group=group, topic=topic, readable=allowed)
-        responses = [
-            await self.call(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
-            for address in (await self._route(topic)).masters()
-        ]
+        code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+        responses = await self._call_masters(code, header, topic)
         return all(GroupForbidden.decode(response.body).readable for response in responses)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic now, or have an offset in it."""
-        header = QueryTopicConsumeByWhoRequest(topic=topic)
         found: set[str] = set()
         for address in (await self._route(topic)).masters():
-            response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            found.update(GroupList.decode(response.body).group_list)
+            found.update(await self.broker_groups_of_topic(address, topic))
         return sorted(found - {topic})  # 5.3 names the topic itself if a group subscribes to it
+
+    async def broker_groups_of_topic(self, address: str, topic: str) -> list[str]:
+        """Return the groups that one broker lists for a topic, in its order.
+
+        RocketMQ 5.3 lists the topic itself too, if a group subscribes to it.
+        """
+        header = QueryTopicConsumeByWhoRequest(topic=topic)
+        response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        return GroupList.decode(response.body).group_list
 
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has an offset.
@@ -205,11 +216,10 @@ class Groups(AdminCore):
             ResponseError: the broker is older than 5.0.
         """
         header = QueryTopicsByConsumerRequest(group=group)
-        found: set[str] = set()
-        for address in await self._masters():
-            response = await self.call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
-            found.update(TopicList.decode(response.body).topic_list)
-        return sorted(found)
+        responses = await self._call_masters(RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
+        return sorted(
+            {name for each in responses for name in TopicList.decode(each.body).topic_list}
+        )
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return an online group's subscription to a topic, or None.
@@ -289,24 +299,46 @@ class Offsets(AdminCore):
         route = await self._route(topic)
         return {queue: await self._offsets.at_time(queue, time_ms) for queue in route.read_queues}
 
+    async def broker_offset_at(
+        self, address: str, queue: MessageQueue, time_ms: int
+    ) -> QueueOffset:
+        """Return the offset of the first message at or after a time in a queue of one broker.
+
+        The time is in ms since 1970; the broker gets it as it is.
+        """
+        self._instance.check_running()
+        return await self._instance.brokers.offset_at_time(address, queue, time_ms)
+
+    async def commit_offset(
+        self, address: str, group: str, queue: MessageQueue, offset: int
+    ) -> None:
+        """Write the committed offset of a group without members, at one broker."""
+        self._instance.check_running()
+        await self._instance.brokers.commit(address, group, queue, QueueOffset(offset))
+
     async def consume_stats(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets that brokers have of a group, for one topic or for all."""
-        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
-            response = await self.call(address, RequestCode.GET_CONSUME_STATS, header)
-            found.update(ConsumeStats.decode(response.body).offset_table)
+            found.update((await self.broker_consume_stats(address, group, topic)).offset_table)
         return found
+
+    async def broker_consume_stats(
+        self, address: str, group: str, topic: str | None = None
+    ) -> ConsumeStats:
+        """Return the offsets that one broker has of a group, and how fast the group consumes."""
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        response = await self.call(address, RequestCode.GET_CONSUME_STATS, header)
+        return ConsumeStats.decode(response.body)
 
     async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
         """Return the time range of each queue's messages, and the time of the group's next one."""
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
         found: list[QueueTimeSpan] = []
-        for address in (await self._route(topic)).masters():
-            response = await self.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-            found += QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
+        for each in await self._call_masters(RequestCode.QUERY_CONSUME_TIME_SPAN, header, topic):
+            found += QueryConsumeTimeSpanBody.decode(each.body).consume_time_span_set
         return sorted(found, key=lambda span: span.message_queue)
 
     async def oldest_unconsumed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
@@ -385,8 +417,7 @@ class Offsets(AdminCore):
         """
         for topic in topics:
             header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
-            for address in (await self._route(topic)).masters():
-                await self.call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+            await self._call_masters(RequestCode.CLONE_GROUP_OFFSET, header, topic)
 
     async def _reset_all(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool

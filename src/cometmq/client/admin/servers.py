@@ -166,6 +166,13 @@ class AdminCore(Lifecycle):
         self._instance.check_running()
         return await self._instance.routes.find(topic)
 
+    async def _call_masters(
+        self, code: int, header: Header, topic: str | None = None
+    ) -> list[Command]:
+        """Send the request to the masters of a topic, or to all masters, one after the other."""
+        found = await self._masters() if topic is None else (await self._route(topic)).masters()
+        return [await self.call(address, code, header) for address in found]
+
     async def _call_all_name_servers(
         self, code: int, header: Header, servers: Iterable[str] | None = None
     ) -> list[Command]:

@@ -138,11 +138,9 @@ class Topics(AdminCore):
             ResponseError, RemotingError: a server refused or did not respond. The requests were
                 still sent to the other brokers and to the name servers.
         """
-        header = DeleteTopicInBrokerRequest(topic=topic)
         forget = DeleteTopicInNamesrvRequest(topic=topic)
-        delete = RequestCode.DELETE_TOPIC_IN_BROKER
         steps: list[Callable[[], Awaitable[object]]] = [
-            *(partial(self.call, address, delete, header) for address in await self._masters()),
+            *(partial(self.delete_broker_topic, each, topic) for each in await self._masters()),
             partial(self._call_all_name_servers, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget),
             partial(self.kv_delete, ORDER_SPACE, topic),
         ]
@@ -155,6 +153,11 @@ class Topics(AdminCore):
         self._instance.routes.forget(topic)
         if failure is not None:
             raise failure
+
+    async def delete_broker_topic(self, address: str, topic: str) -> None:
+        """Delete a topic from one broker; name servers keep it while another broker has it."""
+        header = DeleteTopicInBrokerRequest(topic=topic)
+        await self.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
 
     async def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
@@ -258,12 +261,16 @@ class Topics(AdminCore):
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the minimum and maximum offset of each queue, and its last store time."""
-        header = GetTopicStatsInfoRequest(topic=topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._route(topic)).masters():
-            response = await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
-            stats.update(TopicStatsTable.decode(response.body).offset_table)
+            stats.update((await self.broker_topic_stats(address, topic)).offset_table)
         return stats
+
+    async def broker_topic_stats(self, address: str, topic: str) -> TopicStatsTable:
+        """Return the offsets of a topic's queues on one broker, and its rate there."""
+        header = GetTopicStatsInfoRequest(topic=topic)
+        response = await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+        return TopicStatsTable.decode(response.body)
 
     async def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
         """Return the bounds of each readable queue of a topic."""

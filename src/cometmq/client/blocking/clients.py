@@ -80,11 +80,11 @@ from cometmq.protocol.bodies.client import (
     ProducerTableInfo,
 )
 from cometmq.protocol.bodies.controller import BrokerReplicasInfo, EpochEntryCache
-from cometmq.protocol.bodies.group import ConsumeStatsList, OffsetWrapper
+from cometmq.protocol.bodies.group import ConsumeStats, ConsumeStatsList, OffsetWrapper
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.bodies.route import ClusterInfo, TopicRouteData
-from cometmq.protocol.bodies.topic import TimerMetric, TopicOffset
+from cometmq.protocol.bodies.topic import TimerMetric, TopicOffset, TopicStatsTable
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.broker_admin import GetBrokerClusterAclInfoResponse
@@ -1184,6 +1184,10 @@ class AdminClient(base.Blocking):
         """Delete a topic from all brokers of the cluster, then from every name server."""
         self._run(self._inner.delete_topic(topic))
 
+    def delete_broker_topic(self, address: str, topic: str) -> None:
+        """Delete a topic from one broker; name servers keep it while another broker has it."""
+        self._run(self._inner.delete_broker_topic(address, topic))
+
     def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
         return self._run(self._inner.topics())
@@ -1212,6 +1216,10 @@ class AdminClient(base.Blocking):
         """Return the minimum and maximum offset of each queue, and its last store time."""
         return self._run(self._inner.topic_stats(topic))
 
+    def broker_topic_stats(self, address: str, topic: str) -> TopicStatsTable:
+        """Return the offsets of a topic's queues on one broker, and its rate there."""
+        return self._run(self._inner.broker_topic_stats(address, topic))
+
     def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
         """Return the bounds of each readable queue of a topic."""
         return self._run(self._inner.queue_bounds(topic))
@@ -1228,11 +1236,25 @@ class AdminClient(base.Blocking):
         """Return the offset of the first message stored at or after a time, in each queue."""
         return self._run(self._inner.offsets_at(topic, time))
 
+    def broker_offset_at(self, address: str, queue: MessageQueue, time_ms: int) -> QueueOffset:
+        """Return the offset of the first message at or after a time in a queue of one broker."""
+        return self._run(self._inner.broker_offset_at(address, queue, time_ms))
+
+    def commit_offset(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+        """Write the committed offset of a group without members, at one broker."""
+        self._run(self._inner.commit_offset(address, group, queue, offset))
+
     def consume_stats(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets that brokers have of a group, for one topic or for all."""
         return self._run(self._inner.consume_stats(group, topic))
+
+    def broker_consume_stats(
+        self, address: str, group: str, topic: str | None = None
+    ) -> ConsumeStats:
+        """Return the offsets that one broker has of a group, and how fast the group consumes."""
+        return self._run(self._inner.broker_consume_stats(address, group, topic))
 
     def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
         """Return the time range of each queue's messages, and the time of the group's next one."""
@@ -1351,6 +1373,10 @@ class AdminClient(base.Blocking):
         """Delete a group from brokers: from all brokers of the cluster, or from the named ones."""
         self._run(self._inner.delete_group(group, keep_offsets=keep_offsets, brokers=brokers))
 
+    def delete_broker_group(self, address: str, group: str, *, keep_offsets: bool = False) -> None:
+        """Delete a group from one broker, by its address; as `delete_group`."""
+        self._run(self._inner.delete_broker_group(address, group, keep_offsets=keep_offsets))
+
     def groups(self) -> list[str]:
         """Return the names of all groups with settings on a broker, in alphabetical order."""
         return self._run(self._inner.groups())
@@ -1374,6 +1400,10 @@ class AdminClient(base.Blocking):
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic now, or have an offset in it."""
         return self._run(self._inner.groups_of_topic(topic))
+
+    def broker_groups_of_topic(self, address: str, topic: str) -> list[str]:
+        """Return the groups that one broker lists for a topic, in its order."""
+        return self._run(self._inner.broker_groups_of_topic(address, topic))
 
     def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has an offset."""

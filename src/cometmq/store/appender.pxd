@@ -8,6 +8,7 @@ from cometmq.store.queues.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index.key_index cimport Index
 from cometmq.store.log cimport record_layout
 from cometmq.store.log.new_record cimport NewRecord
+from cometmq.store.log.record_scan cimport RecordFacts
 from cometmq.store.log.segments cimport Segment
 
 
@@ -89,10 +90,9 @@ cdef class Appender:
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
+    @cython.locals(end=cython.Py_ssize_t)
     cpdef dispatch_copied(
-        self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
-        long long queue_offset, int sys_flag, long long store_ms, Segment segment,
-        Py_ssize_t at, Py_ssize_t end)
+        self, TopicQueues queues, ConsumeQueue queue, RecordFacts facts, Segment segment)
     cpdef finish_copied(self)
     cdef bint _has_listener(self, TopicQueues queues) except -1
     cpdef finish_deferred(self)

@@ -34,6 +34,7 @@ from cometmq.store.index.key_index import Index
 from cometmq.store.log import record_layout
 from cometmq.store.log.commit_log import CommitLog, room_failure
 from cometmq.store.log.new_record import NewRecord
+from cometmq.store.log.record_scan import RecordFacts
 from cometmq.store.log.segments import Segment
 from cometmq.store.paths import directory_name
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -424,33 +425,21 @@ class Appender:
             self._late_arrivals.append((queues, queue.queue_id, queue_offset, store_ms, properties))
 
     def dispatch_copied(
-        self,
-        queues: TopicQueues,
-        queue: ConsumeQueue,
-        log_offset: int,
-        total: int,
-        queue_offset: int,
-        sys_flag: int,
-        store_ms: int,
-        segment: Segment,
-        at: int,
-        end: int,
+        self, queues: TopicQueues, queue: ConsumeQueue, facts: RecordFacts, segment: Segment
     ) -> None:
-        """Dispatch a record of a master that is in the log, until `finish_copied`.
-
-        Its properties are from ``at`` to ``end`` in the segment.
-        """
+        """Dispatch a record of a master that is in a segment of the log, until `finish_copied`."""
         self._dispatcher.at_once = 1
+        end = facts.log_offset - segment.base_offset + facts.total
         self._dispatch(
             queues,
             queue,
-            log_offset,
-            total,
-            queue_offset,
-            sys_flag,
-            store_ms,
+            facts.log_offset,
+            facts.total,
+            facts.queue_offset,
+            facts.sys_flag,
+            facts.store_ms,
             segment.memory,
-            at,
+            end - len(facts.properties),
             end,
         )
 

@@ -28,7 +28,6 @@ cdef class Replica:
     @cython.locals(total=cython.int, magic=cython.int, left=cython.longlong)
     cdef int _size_at(self, Segment segment, Py_ssize_t position) except -1
     @cython.locals(
-        facts=RecordFacts, store_ms=cython.longlong, topic=TopicQueues, queue=ConsumeQueue,
-        end=cython.Py_ssize_t)
+        facts=RecordFacts, store_ms=cython.longlong, topic=TopicQueues, queue=ConsumeQueue)
     cdef long long _dispatch(self, Segment segment, Py_ssize_t position) except? -1
     cdef TopicQueues _topic(self, bytes name)

@@ -205,19 +205,7 @@ class Replica:
                 self._index.make_room(_KEYS_EXPECTED)
             except OSError as problem:
                 raise room_failure(problem) from problem
-        end = position + facts.total
-        self._appender.dispatch_copied(
-            topic,
-            queue,
-            facts.log_offset,
-            facts.total,
-            facts.queue_offset,
-            facts.sys_flag,
-            store_ms,
-            segment,
-            end - len(facts.properties),
-            end,
-        )
+        self._appender.dispatch_copied(topic, queue, facts, segment)
         return store_ms
 
     def _topic(self, name: bytes) -> TopicQueues:

@@ -128,9 +128,12 @@ def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
 # --- groups ----------------------------------------------------------------------------------
 
 
-def test_offsets_of_a_group_are_kept(session: BrokerSession, topic: str, group: str) -> None:
+def test_offsets_of_a_group_are_kept(
+    session: BrokerSession, name_servers: str, topic: str, group: str
+) -> None:
     """Also of a group that the broker has not heard of before."""
     keys = session.queues([topic])
+    send(name_servers, topic, keys[0].queue_id, [b"1", b"2", b"3"])
     assert session.committed(group, keys) == {}
     session.commit(group, {keys[0]: 3, keys[2]: 0})
     assert session.committed(group, keys) == {keys[0]: 3, keys[2]: 0}

@@ -1,8 +1,8 @@
 """The states of a broker's log, as far as the controller knows it.
 
-They decide who may be elected without a comparison of logs. The broker set itself has no table: it
-has a master or none, and each change of that begins an epoch. Who is elected follows from the
-members that live and from their logs, not from the state of the set.
+They decide which broker may be elected without a comparison of logs. The broker set itself has no
+table: it has a master or none, and each change of the master begins an epoch. The choice of a
+master follows from the living members and their logs, not from a state of the set.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from cometmq.system.state_table import StateTable
 
 
 class State(Enum):
-    """What is known of a broker's log; the values are those in etcd."""
+    """What the controller knows of a broker's log. The values are stored in etcd."""
 
     VERIFIED = "verified"
-    """It has what this broker had reported."""
+    """The log has everything that the broker has reported."""
     UNVERIFIED = "unverified"
-    """A process did not stop cleanly: the end of the log may be lost."""
+    """A process of the broker did not stop cleanly: the end of the log may be lost."""
     REPLACED = "replaced"
     """The store is not the one that the controller knows: a copy, a backup, another disk."""
 
 
 class Event(Enum):
-    """What happens to it."""
+    """What happens to the log."""
 
     STARTED = auto()
-    """A new process registers, and the one before has stopped cleanly."""
+    """A new process registers, and the process before it stopped cleanly."""
     STARTED_AFTER_KILL = auto()
-    """A new process registers, and the one before has not stopped cleanly."""
+    """A new process registers, and the process before it did not stop cleanly."""
     STARTED_ELSEWHERE = auto()
-    """A new process registers with another store, or with one that does not know the process
-    before."""
+    """A new process registers with another store, or with a store that does not know the process
+    before it."""
     STARTED_UNNAMED = auto()
-    """A broker of RocketMQ registers, which names no process."""
+    """A broker of RocketMQ registers. It names no process."""
     COMPARED = auto()
     """The master has compared the log with its own."""
     ELECTED = auto()
-    """The broker is elected: from now on its log is what counts."""
+    """The broker is elected: its log is now the one that the others copy."""
 
 
 S, E = State, Event

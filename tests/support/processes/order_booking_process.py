@@ -1,8 +1,8 @@
 """A member of a group that books orders into a SQLite file, as a process that a test may kill.
 
-``python booking_member.py NAME_SERVERS FILE GROUP TOPIC``. It prints ``ready``, and ``writing KEY``
-inside each open transaction, so that a kill after such a line lands in or near the commit; and
-``delivered KEY`` for each delivery, booked or not.
+``python order_booking_process.py NAME_SERVERS FILE GROUP TOPIC``. It prints ``ready``,
+``delivered KEY`` for each delivery, and ``writing KEY`` inside each open transaction: a kill after
+that line is in the commit or near it.
 """
 
 from __future__ import annotations

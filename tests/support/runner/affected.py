@@ -1,7 +1,7 @@
 """Finds the test files that a change touches, from the imports of sources and tests.
 
 A changed module touches the tests that import it or a module that imports it directly, and the
-tests whose name has a word of its path: `broker/delay/levels.py` touches `test_delay_kills.py`,
+tests whose name has a word of its path: `broker/delay/delivery.py` touches `test_delay_kills.py`,
 which runs it in a server process and does not import it.
 """
 

@@ -1,7 +1,7 @@
-"""The states of a broker for its controllers: what it requests of them next.
+"""The states of a broker towards its controllers: what it requests of them next.
 
-Master or slave is none of them: that follows from the decision with the largest epoch, and a broker
-remains what it is while its controllers do not respond, or do not know it.
+Master or slave is not a state here. The role follows from the decision with the largest epoch, and
+stays while the controllers do not respond, or do not know the broker.
 """
 
 from __future__ import annotations
@@ -13,60 +13,60 @@ from cometmq.system.state_table import StateTable
 
 
 class State(Enum):
-    """What this broker is for its controllers."""
+    """What the controllers know of this broker."""
 
     UNREGISTERED = auto()
-    """It sends no heartbeats until it has registered."""
+    """The broker sends no heartbeats until it has registered."""
     REGISTERED = auto()
-    """It sends heartbeats, so it may be elected."""
+    """The broker sends heartbeats, so it may be elected."""
     LOST = auto()
-    """It has reported itself as lost, to lead no epoch of an earlier process, and sends no
-    heartbeats until it has registered again."""
+    """The broker has reported itself as lost, because it must not lead the epoch of an earlier
+    process. It sends no heartbeats until it has registered again."""
     FAILED = auto()
-    """Its store takes nothing until a restart, and its controllers do not know that yet."""
+    """The store takes nothing until a restart. The controllers do not know that yet."""
     FAILED_LOST = auto()
-    """Its store takes nothing until a restart, and it has reported itself as lost."""
+    """The store takes nothing until a restart. The broker has reported itself as lost."""
     STOPPED = auto()
-    """It has left its controllers."""
+    """The broker has left its controllers."""
 
 
 class Event(Enum):
-    """What happens to it."""
+    """What happens to the broker."""
 
     ROUND = auto()
-    """It is time to request the decision: at intervals, and when a controller notifies."""
+    """The next round of requests is due: at intervals, or because a controller has notified."""
     HEARTBEAT = auto()
-    """It is time for a heartbeat."""
+    """The next heartbeat is due."""
     SET_CHANGES = auto()
-    """This master needs another in-sync set."""
+    """This master needs to change the in-sync set."""
     HAS_REGISTERED = auto()
-    """The controllers have the address of this broker, and its first heartbeat."""
+    """The controllers have the address of this broker and its first heartbeat."""
     MUST_REGISTER = auto()
     """The controllers do not know this broker, name another process with its id, or have elected it
     for an epoch that it cannot lead."""
     HAS_REPORTED_LOSS = auto()
-    """The controllers were told that this broker is lost."""
+    """The controllers have the report that this broker is lost."""
     STORE_FAILED = auto()
-    """The store is found to take nothing until a restart."""
+    """The store has failed: it takes nothing until a restart."""
     STOP = auto()
     """The broker stops."""
 
 
 class Action(Enum):
-    """What it does then."""
+    """What the broker does after an event."""
 
     REGISTER = auto()
     """Register, and follow the decision in the response."""
     REQUEST = auto()
     """Request the decision, and follow it."""
     STEP_DOWN = auto()
-    """Request the decision and follow other masters; report the loss, again if it is elected."""
+    """Request the decision, and follow another master. Report the loss, and again if elected."""
     SEND = auto()
     """Send a heartbeat to all controllers."""
     BEGIN_ROUND = auto()
     """Begin a round at once."""
     CHANGE_SET = auto()
-    """Request the in-sync set."""
+    """Request the change of the in-sync set."""
 
 
 S, E, A = State, Event, Action

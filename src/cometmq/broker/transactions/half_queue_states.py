@@ -1,7 +1,7 @@
-"""The states of a half queue: whether it is known which half messages are decided.
+"""The states of a half queue: whether the broker knows which half messages are decided.
 
-A half message has no states of its own: it is undecided or not, one bit of `DecidedOffsets`, and
-nothing makes it undecided again but a truncation of the log.
+A half message has no states of its own: it is decided or not, one bit of `DecidedOffsets`, and only
+a truncation of the log makes it undecided again.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from cometmq.system.state_table import StateTable
 
 
 class State(Enum):
-    """Whether it is known which half messages are decided."""
+    """Whether the broker knows which half messages are decided."""
 
     UNKNOWN = auto()
-    """It is not known; on a slave, it need not be."""
+    """The broker does not know which half messages are decided. A slave need not know it."""
     UNCONFIRMED = auto()
-    """It is not known, and nothing is read or appended: this broker is about to become the master,
-    and the other replicas have not confirmed its log."""
+    """This broker is about to become the master, and the other replicas have not confirmed its log.
+    It does not know which half messages are decided, and reads and appends nothing."""
     READ = auto()
-    """It is known, and what a crash has cut off is not appended yet."""
+    """The broker knows it. The op message that a crash may have cut off is not appended yet."""
     LOADED = auto()
-    """It is known, and decisions are stored."""
+    """The broker knows it, and stores new decisions."""
 
 
 class Event(Enum):
     """What happens to a half queue."""
 
     LOAD = auto()
-    """A start, a job or a new master needs what is decided."""
+    """A start, a job or a new master needs to know which half messages are decided."""
     HAS_READ = auto()
-    """It was read which half messages are decided."""
+    """The broker has read which half messages are decided."""
     HAS_APPENDED = auto()
-    """What a crash has cut off is appended, or is left to the master of this slave."""
+    """The op message that a crash has cut off is appended. A slave leaves it to its master."""
     ELECTED = auto()
     """This broker is about to become the master."""
     CONFIRMED = auto()
     """The other replicas have the log of this new master."""
     UNLOADED = auto()
-    """This broker is a slave, which gets half messages and decisions with the log."""
+    """This broker is a slave, and copies half messages and decisions with the log."""
 
 
 class Action(Enum):
-    """What a half queue does then."""
+    """What a half queue does after an event."""
 
     READ = auto()
     """Read which half messages are decided."""
     APPEND = auto()
-    """Append what a crash has cut off."""
+    """Append the op message that a crash may have cut off."""
     FORGET = auto()
-    """Forget what was read, also in requests and rounds that have begun."""
+    """Forget what was read. Requests and jobs that have begun with it do not go on."""
 
 
 S, E, A = State, Event, Action

@@ -1,9 +1,9 @@
 """The states of a topic in the rebalance of one member.
 
-A missing topic has no state of its own: how often it was looked up is a number. Queues have none
-either: for their owner a queue is assigned, ends, or is neither, and only the end of the task that
-ends it leads back. What an owner does with it differs: a push consumer takes it over from another
-member, a pop consumer shares it.
+A missing topic has no state of its own: how often it was looked up is a number. Queues have no
+states either: a queue is assigned to this member, is being revoked, or is neither. The end of the
+task that revokes a queue is the only event. Consumers differ in what they do with a queue: a push
+consumer takes it over from another member, a pop consumer shares it.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ class State(Enum):
     NEW = auto()
     """No queue was allocated yet, or the topic is not subscribed any more."""
     ALLOCATED = auto()
-    """Queues are allocated, and it may have others."""
+    """Queues are allocated to this member, and it may still have other queues."""
     WAITING = auto()
-    """It lacks allocated queues, and that is logged: others have not released them."""
+    """This member lacks allocated queues, and has logged that others have not released them."""
     BALANCED = auto()
-    """It has exactly the allocated queues."""
+    """This member has exactly the allocated queues."""
 
 
 class Event(Enum):
     """What a round finds."""
 
     ALLOCATE = auto()
-    """The queues of this member are known; it assigns and revokes queues now."""
+    """The queues of this member are known. It assigns and revokes queues now."""
     HAS_ALL = auto()
-    """It has exactly the allocated queues then."""
+    """After a round, this member has exactly the allocated queues."""
     HAS_MORE = auto()
-    """It has all allocated queues then, and others that could not be revoked."""
+    """After a round, it has all allocated queues, and others that could not be revoked."""
     LACKS_SOME = auto()
-    """It lacks allocated queues then."""
+    """After a round, it lacks allocated queues."""
     UNSUBSCRIBED = auto()
     """The topic is not subscribed any more, and all its queues are revoked."""
 
 
 class Action(Enum):
-    """What the rebalancer does then."""
+    """What the rebalancer does after an event."""
 
     LOG_WAIT = auto()
-    """Log that queues are not free yet."""
+    """Log that other members have not released queues yet."""
     FORGET = auto()
-    """Forget the topic, and notify the listener that it has no queues."""
+    """Forget the topic, and notify the listener that no queues of it are assigned."""
 
 
 S, E, A = State, Event, Action

@@ -250,60 +250,56 @@ async def policies(
     ]
 
 
-def _policy(
-    subject: str, resources: list[str], actions: list[str], sources: list[str] | None, decision: str
-) -> tuple[AclInfo, str]:
-    """Return entries for some resources, and their text for a question."""
-    from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
+def _policy_command(verb: str, does: str, *, destroys: bool) -> None:
+    """Register a command that gives a user entries of policies.
 
-    decided = _choice("--decision", decision, DECISIONS)
-    entries = [
-        PolicyEntryInfo(
-            resource=each, actions=actions, source_ips=sources or None, decision=decided
+    Args:
+        verb: ``create`` or ``update``.
+        does: the help of the command.
+        destroys: whether it replaces entries, and so asks before.
+    """
+
+    async def change(
+        call: Call,
+        subject: Subject,
+        resource: Resources,
+        action: Actions,
+        source_ip: Sources = None,
+        decision: Decision = "Allow",
+    ) -> list[Change]:
+        from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
+
+        decided = _choice("--decision", decision, DECISIONS)
+        entries = [
+            PolicyEntryInfo(
+                resource=each, actions=action, source_ips=source_ip or None, decision=decided
+            )
+            for each in resource
+        ]
+        policy = AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+        run = call.admin.update_policy if verb == "update" else call.admin.create_policy
+        return await call.change_each(
+            f"{verb} policy of {subject}",
+            lambda address: run(address, policy),
+            f"{decided} {', '.join(action)} on {', '.join(resource)}",
+            destroys=destroys,
+            slaves=True,
         )
-        for each in resources
-    ]
-    policy = AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
-    return policy, f"{decided} {', '.join(actions)} on {', '.join(resources)}"
+
+    change.__doc__ = does
+    app.change(f"{verb}-policy", chooses=BROKERS)(change)
 
 
-@app.change("create-policy", chooses=BROKERS)
-async def create_policy(
-    call: Call,
-    subject: Subject,
-    resource: Resources,
-    action: Actions,
-    source_ip: Sources = None,
-    decision: Decision = "Allow",
-) -> list[Change]:
-    """Add an entry for each resource to the policies of a user; one that is there is replaced."""
-    policy, detail = _policy(subject, resource, action, source_ip, decision)
-    return await call.change_each(
-        f"create policy of {subject}",
-        lambda address: call.admin.create_policy(address, policy),
-        detail,
-        slaves=True,
-    )
-
-
-@app.change("update-policy", chooses=BROKERS)
-async def update_policy(
-    call: Call,
-    subject: Subject,
-    resource: Resources,
-    action: Actions,
-    source_ip: Sources = None,
-    decision: Decision = "Allow",
-) -> list[Change]:
-    """Replace the entry for each resource in the policies of a user; it asks before."""
-    policy, detail = _policy(subject, resource, action, source_ip, decision)
-    return await call.change_each(
-        f"update policy of {subject}",
-        lambda address: call.admin.update_policy(address, policy),
-        detail,
-        destroys=True,
-        slaves=True,
-    )
+_policy_command(
+    "create",
+    "Add an entry for each resource to the policies of a user; one that is there is replaced.",
+    destroys=False,
+)
+_policy_command(
+    "update",
+    "Replace the entry for each resource in the policies of a user; it asks before.",
+    destroys=True,
+)
 
 
 @app.change("delete-policy", chooses=BROKERS)

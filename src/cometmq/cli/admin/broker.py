@@ -140,26 +140,15 @@ async def stop_writing(call: Call, broker: BrokerArgument) -> list[Change]:
 
     It lasts until 'resume-writing', or until the broker registers changed topics.
     """
-    return [
-        Change(
-            f"remove write permission of {broker}",
-            ", ".join(call.admin.name_servers),
-            partial(call.admin.stop_writing, await _name(call, broker)),
-            destroys=True,
-        )
-    ]
+    run = partial(call.admin.stop_writing, await _name(call, broker))
+    return call.change_name_servers(f"remove write permission of {broker}", run, destroys=True)
 
 
 @app.change("resume-writing")
 async def resume_writing(call: Call, broker: BrokerArgument) -> list[Change]:
     """Restore the write permission of a broker at the name servers."""
-    return [
-        Change(
-            f"restore write permission of {broker}",
-            ", ".join(call.admin.name_servers),
-            partial(call.admin.resume_writing, await _name(call, broker)),
-        )
-    ]
+    run = partial(call.admin.resume_writing, await _name(call, broker))
+    return call.change_name_servers(f"restore write permission of {broker}", run)
 
 
 async def _name(call: Call, broker: str) -> str:

@@ -126,6 +126,17 @@ class Call:
             for each in await self.servers(slaves=slaves)
         ]
 
+    def change_name_servers(
+        self,
+        change: str,
+        run: Callable[[], Awaitable[object]],
+        detail: str = "",
+        *,
+        destroys: bool = False,
+    ) -> list[Change]:
+        """Return the change that ``run`` makes at all name servers."""
+        return [Change(change, ", ".join(self.admin.name_servers), run, detail, destroys)]
+
     async def registered(
         self, *, broker: str | None = None, cluster: str | None = None, slaves: bool = False
     ) -> list[RegisteredBroker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -43,17 +44,51 @@ def changes_in(settings: list[str]) -> dict[str, str]:
     return found
 
 
+async def settings_of(
+    addresses: Sequence[str], read: Callable[[str], Awaitable[Mapping[str, str]]], part: str
+) -> list[Row]:
+    """Return the settings of servers: address, key and value.
+
+    Args:
+        addresses: the servers.
+        read: returns the settings of one.
+        part: only keys that contain this.
+    """
+    return [
+        (address, key, hidden(key, value))
+        for address in addresses
+        for key, value in sorted((await read(address)).items())
+        if part.lower() in key.lower()
+    ]
+
+
+def settings_changes(
+    addresses: Sequence[str],
+    settings: list[str],
+    change: Callable[[str, Mapping[str, str]], Awaitable[None]],
+) -> list[Change]:
+    """Return a change for each server.
+
+    Args:
+        addresses: the servers.
+        settings: see `changes_in`.
+        change: changes the settings of one.
+    """
+    wanted = changes_in(settings)
+    detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
+    return [
+        Change("change settings", each, partial(change, each, wanted), detail, destroys=True)
+        for each in addresses
+    ]
+
+
 @app.show("show", "broker id key value", chooses=BROKERS)
 async def show(call: Call, part: Part = "", slaves: Slaves = False) -> Rows:
     """Show the settings of brokers. Passwords and secrets are shown as stars."""
 
     async def find(server: RegisteredBroker) -> list[Row]:
-        settings = await call.admin.broker_config(server.address)
-        return [
-            (server.name, server.id, key, hidden(key, value))
-            for key, value in sorted(settings.items())
-            if part.lower() in key.lower()
-        ]
+        rows = await settings_of([server.address], call.admin.broker_config, part)
+        return [(server.name, server.id, key, value) for _, key, value in rows]
 
     return await call.each_broker(find, slaves=slaves)
 

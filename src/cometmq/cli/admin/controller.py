@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.admin.commands import BROKERS, Call, Commands
-from cometmq.cli.admin.config import Part, Settings, changes_in, hidden
+from cometmq.cli.admin.config import Part, Settings, settings_changes, settings_of
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.bodies.route import RegisteredBroker
@@ -49,29 +49,13 @@ async def status(call: Call, controller: Addresses) -> Row:
 @app.show("config", "address key value")
 async def config(call: Call, controller: Addresses, part: Part = "") -> Rows:
     """Show the settings of controllers. Passwords are shown as stars."""
-    return [
-        (address, key, hidden(key, value))
-        for address in addresses(controller)
-        for key, value in sorted((await call.admin.controller_config(address)).items())
-        if part.lower() in key.lower()
-    ]
+    return await settings_of(addresses(controller), call.admin.controller_config, part)
 
 
 @app.change("set-config")
 async def set_config(call: Call, controller: Addresses, settings: Settings) -> list[Change]:
     """Change settings of controllers."""
-    wanted = changes_in(settings)
-    detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
-    return [
-        Change(
-            "change settings",
-            address,
-            partial(call.admin.set_controller_config, address, wanted),
-            detail,
-            destroys=True,
-        )
-        for address in addresses(controller)
-    ]
+    return settings_changes(addresses(controller), settings, call.admin.set_controller_config)
 
 
 @app.show(

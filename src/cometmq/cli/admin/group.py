@@ -23,11 +23,12 @@ from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from cometmq.client.admin import GroupLag
     from cometmq.model.queue import MessageQueue
     from cometmq.protocol.bodies.client import ConsumerConnection, ConsumerRunningInfo
+    from cometmq.protocol.bodies.common import Connection
     from cometmq.protocol.bodies.group import OffsetWrapper
 
 app = Commands("Consumer groups: their settings, members and lag.")
@@ -154,9 +155,11 @@ async def _members(call: Call, group: str) -> ConsumerConnection:
     return online
 
 
-async def _running_infos(call: Call, group: str) -> AsyncIterator[tuple[str, ConsumerRunningInfo]]:
+async def _running_infos(
+    call: Call, group: str, online: ConsumerConnection | None
+) -> AsyncIterator[tuple[str, ConsumerRunningInfo]]:
     """Yield each member's client id and what it does; note members that do not respond."""
-    for member in (await _members(call, group)).connection_set:
+    for member in online.connection_set if online else ():
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:
@@ -251,15 +254,9 @@ async def check_exists(call: Call, group: str, found: Mapping[MessageQueue, Grou
 
 
 async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
-    online = await _online(call, group)
     found: dict[MessageQueue, str] = {}
-    for member in online.connection_set if online else ():
-        try:
-            info = await call.admin.running_info(group, member.client_id)
-        except CometError as error:
-            call.fail(error, member.client_id)
-            continue
-        found |= dict.fromkeys(info.mq_table, member.client_id)
+    async for client_id, info in _running_infos(call, group, await _online(call, group)):
+        found |= dict.fromkeys(info.mq_table, client_id)
     return found
 
 
@@ -282,12 +279,16 @@ async def show(call: Call, group: GroupName) -> Rows:
 @app.show("members", "client address language version", watch=True)
 async def members(call: Call, group: GroupName) -> Rows:
     """List the members of a group that are online."""
+    return _client_rows((await _members(call, group)).connection_set)
+
+
+def _client_rows(clients: Iterable[Connection]) -> list[Row]:
+    """Return the rows of clients, by client id."""
     from cometmq.protocol.version import version_name
 
-    online = await _members(call, group)
     return [
         (each.client_id, each.client_addr, str(each.language), version_name(each.version))
-        for each in sorted(online.connection_set, key=lambda each: each.client_id)
+        for each in sorted(clients, key=lambda each: each.client_id)
     ]
 
 
@@ -306,13 +307,7 @@ async def producers(
     call: Call, group: Annotated[str, typer.Argument(help="Producer group.")]
 ) -> Rows:
     """List the producers of a producer group that are online."""
-    from cometmq.protocol.version import version_name
-
-    online = await call.admin.producer_connections(group)
-    return [
-        (each.client_id, each.client_addr, str(each.language), version_name(each.version))
-        for each in sorted(online.connection_set, key=lambda each: each.client_id)
-    ]
+    return _client_rows((await call.admin.producer_connections(group)).connection_set)
 
 
 @app.show(
@@ -324,7 +319,7 @@ async def producers(
 async def status(call: Call, group: GroupName) -> Rows:
     """Show how fast each member consumes."""
     rows: list[Row] = []
-    async for client_id, info in _running_infos(call, group):
+    async for client_id, info in _running_infos(call, group, await _members(call, group)):
         rows += [
             (
                 *(client_id, topic, each.pull_rt, each.pull_tps, each.consume_rt),
@@ -341,7 +336,7 @@ async def status(call: Call, group: GroupName) -> Rows:
 async def queues(call: Call, group: GroupName) -> Rows:
     """Show the assigned queues of each member, and what it has in memory."""
     rows: list[Row] = []
-    async for client_id, info in _running_infos(call, group):
+    async for client_id, info in _running_infos(call, group, await _members(call, group)):
         rows += [
             (
                 *(client_id, queue.topic, queue.broker_name, queue.queue_id),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.admin.commands import Call, Commands
-from cometmq.cli.admin.config import Part, Settings, changes_in, hidden
+from cometmq.cli.admin.config import Part, Settings, settings_changes, settings_of
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError
 
@@ -44,29 +44,14 @@ async def list_servers(call: Call) -> Rows:
 @app.show("config", "address key value")
 async def config(call: Call, part: Part = "") -> Rows:
     """Show the settings of the name servers. Passwords are shown as stars."""
-    return [
-        (address, key, hidden(key, value))
-        for address in call.admin.name_servers
-        for key, value in sorted((await call.admin.name_server_config(address)).items())
-        if part.lower() in key.lower()
-    ]
+    return await settings_of(call.admin.name_servers, call.admin.name_server_config, part)
 
 
 @app.change("set-config")
 async def set_config(call: Call, settings: Settings) -> list[Change]:
     """Change settings of all name servers."""
-    wanted = changes_in(settings)
-    detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
-    return [
-        Change(
-            "change settings",
-            address,
-            partial(call.admin.set_name_server_config, address, wanted),
-            detail,
-            destroys=True,
-        )
-        for address in call.admin.name_servers
-    ]
+    change = call.admin.set_name_server_config
+    return settings_changes(call.admin.name_servers, settings, change)
 
 
 @app.show("kv", "key value")
@@ -84,27 +69,15 @@ async def kv_put(
 ) -> list[Change]:
     """Write an entry of the key-value table, on all name servers."""
     old = await call.admin.kv_get(namespace, key)
-    return [
-        Change(
-            f"set {namespace} {key}",
-            ", ".join(call.admin.name_servers),
-            partial(call.admin.kv_put, namespace, key, value),
-            f"{old or 'none'} -> {value}",
-            destroys=old not in (None, value),
-        )
-    ]
+    run = partial(call.admin.kv_put, namespace, key, value)
+    detail, destroys = f"{old or 'none'} -> {value}", old not in (None, value)
+    return call.change_name_servers(f"set {namespace} {key}", run, detail, destroys=destroys)
 
 
 @app.change("kv-delete")
 async def kv_delete(call: Call, namespace: Namespace, key: Key) -> list[Change]:
     """Delete an entry of the key-value table, on all name servers."""
     old = await call.admin.kv_get(namespace, key)
-    return [
-        Change(
-            f"delete {namespace} {key}",
-            ", ".join(call.admin.name_servers),
-            partial(call.admin.kv_delete, namespace, key),
-            f"value {old}" if old else "no value",
-            destroys=True,
-        )
-    ]
+    run = partial(call.admin.kv_delete, namespace, key)
+    detail = f"value {old}" if old else "no value"
+    return call.change_name_servers(f"delete {namespace} {key}", run, detail, destroys=True)

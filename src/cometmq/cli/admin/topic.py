@@ -415,13 +415,9 @@ async def delete(call: Call, topic: TopicName) -> list[Change]:
         )
         for name, count in sorted(messages.items())
     ]
-    first = Change(
-        f"delete topic {topic}",
-        ", ".join(call.admin.name_servers),
-        partial(call.admin.delete_topic, topic),
-        destroys=True,
-    )
-    return [first, *brokers]
+    run = partial(call.admin.delete_topic, topic)
+    first = call.change_name_servers(f"delete topic {topic}", run, destroys=True)
+    return [*first, *brokers]
 
 
 @app.change("set-order")

@@ -11,7 +11,7 @@ from cometmq.cli.admin.output import Row, Rows
 from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cometmq.client.trace.records import ConsumeBefore, Record
+    from cometmq.client.admin.messages import TraceEvent
 
 app = Commands("Traces: who sent and who consumed a message.")
 
@@ -27,8 +27,7 @@ async def show(
 ) -> Rows:
     """Show who sent and who consumed a message, from the traces that clients have recorded."""
     from cometmq.client import TopicNotFoundError
-    from cometmq.client.admin.messages import records_of
-    from cometmq.client.trace.records import ConsumeAfter, ConsumeBefore
+    from cometmq.client.admin.messages import trace_events
     from cometmq.model.topic import TRACE_TOPIC
 
     topic = trace_topic or TRACE_TOPIC
@@ -38,24 +37,11 @@ async def show(
         raise ConfigError(
             f"no traces: topic {topic} does not exist; clients record traces with trace=True"
         ) from None
-    records = [
-        (message.born_host.rpartition(":")[0], record)
-        for message in messages
-        for record in records_of(message, message_id)
-    ]
-    starts = {
-        record.request_id: record for _, record in records if isinstance(record, ConsumeBefore)
-    }
-    ended = {record.request_id for _, record in records if isinstance(record, ConsumeAfter)}
-    return [
-        _row(host, record, starts)
-        for host, record in records
-        if not (isinstance(record, ConsumeBefore) and record.request_id in ended)
-    ]
+    return [_row(each) for each in trace_events(messages, message_id)]
 
 
-def _row(host: str, record: Record, starts: dict[str, ConsumeBefore]) -> Row:
-    """Return the row of a record. A start without an end has no result yet."""
+def _row(event: TraceEvent) -> Row:
+    """Return the row of an event. A start without an end has no result yet."""
     from cometmq.client.trace.records import (
         ConsumeAfter,
         ConsumeBefore,
@@ -64,20 +50,16 @@ def _row(host: str, record: Record, starts: dict[str, ConsumeBefore]) -> Row:
         Recall,
     )
 
-    match record:
-        case Publish():
-            end = (record.time_ms, record.cost_ms, record.success, None)
-            return ("send", record.group, host, *end)
-        case ConsumeBefore():
-            return ("consume", record.group, host, record.time_ms, None, None, record.retries)
-        case ConsumeAfter():
-            start = starts.get(record.request_id)
-            group = start.group if start else record.group
-            began = start.time_ms if start else record.time_ms
-            retries = start.retries if start else None
-            return ("consume", group, host, began, record.cost_ms, record.success, retries)
-        case EndTransaction():
-            event = f"end transaction: {record.state.value}"
-            return (event, record.group, host, record.time_ms, None, None, None)
-        case Recall():
-            return ("recall", record.group, host, record.time_ms, None, record.success, None)
+    client = (event.group, event.host, event.time_ms)
+    match event.record:
+        case Publish() as record:
+            return ("send", *client, record.cost_ms, record.success, None)
+        case ConsumeBefore() as record:
+            return ("consume", *client, None, None, record.retries)
+        case ConsumeAfter() as record:
+            retries = event.start.retries if event.start else None
+            return ("consume", *client, record.cost_ms, record.success, retries)
+        case EndTransaction() as record:
+            return (f"end transaction: {record.state.value}", *client, None, None, None)
+        case Recall() as record:
+            return ("recall", *client, None, record.success, None)

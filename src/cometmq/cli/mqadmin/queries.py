@@ -13,9 +13,8 @@ from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.reads import pulled, reader
 from cometmq.cli.mqadmin.topics import groups_of
 from cometmq.client.admin import Track, TrackKind
-from cometmq.client.admin.messages import is_offset_id
-from cometmq.client.admin.messages import records_of as trace_records
-from cometmq.client.trace.records import ConsumeAfter, ConsumeBefore, Publish
+from cometmq.client.admin.messages import is_offset_id, trace_events
+from cometmq.client.trace.records import ConsumeAfter, Publish
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TRACE_TOPIC
@@ -285,39 +284,23 @@ async def query_msg_trace_by_id(call: Call) -> None:
     )
     published: list[tuple[object, ...]] = []
     consumed: dict[str, list[tuple[object, ...]]] = {}
-    starts: dict[str, ConsumeBefore] = {}
-    for host, record in records_of(found, wanted):
+    for event in trace_events(found, wanted):
+        record = event.record
+        if not isinstance(record, Publish | ConsumeAfter):
+            continue
+        when = texts.to_seconds(event.time_ms)
+        status = "success" if record.success else "failed"
+        row = (event.group, event.host, when, f"{record.cost_ms}ms", status)
         if isinstance(record, Publish):
-            when = texts.to_seconds(record.time_ms)
-            status = "success" if record.success else "failed"
-            published.append(("Pub", record.group, host, when, f"{record.cost_ms}ms", status))
-        elif isinstance(record, ConsumeBefore):
-            starts[record.request_id] = record
-        elif isinstance(record, ConsumeAfter):
-            start = starts.get(record.request_id)
-            group = start.group if start else record.group
-            when = texts.to_seconds(start.time_ms if start else record.time_ms)
-            status = "success" if record.success else "failed"
-            row = ("Sub", group, host, when, f"{record.cost_ms}ms", status)
-            consumed.setdefault(group, []).append(row)
+            published.append(("Pub", *row))
+        else:
+            consumed.setdefault(event.group, []).append(("Sub", *row))
     if published:
         texts.columns(TRACE_FORM, [PUB, *published])
         print()
     for rows in consumed.values():
         texts.columns(TRACE_FORM, [SUB, *rows])
         print()
-
-
-def records_of(
-    messages: list[StoredMessage], wanted: str
-) -> list[tuple[str, Publish | ConsumeBefore | ConsumeAfter]]:
-    """Return the trace records of a message, each with the address of its client."""
-    return [
-        (message.born_host.rpartition(":")[0], record)
-        for message in sorted(messages, key=lambda each: each.store_time_ms)
-        for record in trace_records(message, wanted)
-        if isinstance(record, Publish | ConsumeBefore | ConsumeAfter)
-    ]
 
 
 LINE = "=" * 38

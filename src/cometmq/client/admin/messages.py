@@ -18,7 +18,14 @@ from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendReceipt, receipt_from
-from cometmq.client.trace.records import RECORD_END, Record, TraceError, decode_records
+from cometmq.client.trace.records import (
+    RECORD_END,
+    ConsumeAfter,
+    ConsumeBefore,
+    Record,
+    TraceError,
+    decode_records,
+)
 from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -357,6 +364,51 @@ def records_in(message: StoredMessage) -> list[Record]:
 def records_of(message: StoredMessage, message_id: str) -> list[Record]:
     """Return the records of a trace message that are about one message."""
     return [each for each in records_in(message) if message_id in each.message_id.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """What one client did with a message: a consumption is one event with its start and its end."""
+
+    host: str
+    """The address of the client, without its port."""
+    record: Record
+    """The record; of a consumption, the end if it has ended."""
+    start: ConsumeBefore | None = None
+    """The start of a consumption that has ended; None if it was not recorded."""
+
+    @property
+    def group(self) -> str:
+        """The group of the producer or consumer."""
+        return (self.start or self.record).group
+
+    @property
+    def time_ms(self) -> int:
+        """When it began, in ms since 1970."""
+        return (self.start or self.record).time_ms
+
+
+def trace_events(messages: Iterable[StoredMessage], message_id: str) -> list[TraceEvent]:
+    """Return what clients did with a message, in the order in which it was recorded.
+
+    Args:
+        messages: trace messages, in any order.
+        message_id: the unique id of the message.
+    """
+    found = [
+        (message.born_host.rpartition(":")[0], record)
+        for message in sorted(messages, key=lambda each: each.store_time_ms)
+        for record in records_of(message, message_id)
+    ]
+    starts = {each.request_id: each for _, each in found if isinstance(each, ConsumeBefore)}
+    ended = {each.request_id for _, each in found if isinstance(each, ConsumeAfter)}
+    return [
+        TraceEvent(
+            host, each, starts.get(each.request_id) if isinstance(each, ConsumeAfter) else None
+        )
+        for host, each in found
+        if not (isinstance(each, ConsumeBefore) and each.request_id in ended)
+    ]
 
 
 def is_offset_id(text: str) -> bool:

@@ -666,6 +666,16 @@ async def test_the_kernel_takes_little_for_a_peer_that_does_not_read(peer: Peer)
     stuck.close()
 
 
+async def test_a_kernel_without_the_limit_of_unsent_bytes_serves_connections(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sandboxes that implement the system calls of Linux lack options of sockets."""
+    monkeypatch.setattr(SYSTEM, "TCP_UNSENT_MAX", 9999)
+    client = RemotingClient()
+    assert (await client.call(peer.address, ECHO, body=b"hi", timeout=10)).body == b"hi"
+    await client.close()
+
+
 async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(
     slack_s: float, make_peer: MakePeer
 ) -> None:

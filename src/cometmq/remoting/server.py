@@ -299,10 +299,9 @@ class RemotingServer:
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if SYSTEM.TCP_UNSENT_MAX is not None:
-                accepted.setsockopt(
-                    socket.IPPROTO_TCP, SYSTEM.TCP_UNSENT_MAX, KERNEL_UNSENT_BYTES_MAX
-                )
+            if (option := SYSTEM.TCP_UNSENT_MAX) is not None:
+                with contextlib.suppress(OSError):  # sandboxes and old kernels lack it
+                    accepted.setsockopt(socket.IPPROTO_TCP, option, KERNEL_UNSENT_BYTES_MAX)
             if is_tls and self._context is None:
                 self._context = server_context(self._tls)
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -1,12 +1,16 @@
 """A limit on what all connections of a process hold: unfinished frames, and unread responses.
 
 A connection is bounded by itself, see `Wire`. Many of them together would fill the memory: each
-hostile peer can leave a frame unfinished, or not read its responses. If all hold more than the
-limit, connections that have been silent for `SILENT_S` are closed, the longest silent one first. A
-peer that does not read its responses is not read either, so it counts as silent after `UNREAD_S`.
-If none is silent, the one whose unfinished frame needs more is not read for a while. If that does
-not help, those are closed that hold the same for `STUCK_S`, or else the one that does for longest:
-a peer that sends single bytes is not silent, but its frame does not grow.
+hostile peer can leave a frame unfinished, or not read its responses. If all connections together
+hold more than the limit, these steps follow until they hold less:
+
+- Connections that have been silent for `SILENT_S` are closed, the longest silent one first. The
+  server does not read from a peer that leaves responses unread, so this peer counts as silent after
+  `UNREAD_S`.
+- A connection whose unfinished frame grows is not read for `PAUSE_S` at a time.
+- Connections whose bytes have not grown for `STUCK_S` are closed; if there are none, the one whose
+  bytes have not grown for longest. A peer that sends single bytes is not silent, but the memory for
+  its frame does not grow.
 
 Each call looks at `LOOKS_MAX` connections at most: thousands that are closed in one iteration of
 the event loop would stall the others.

@@ -18,16 +18,15 @@ from cometmq.client.trace.records import ConsumeAfter, Publish
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.query import QueryMessageRequest
-from cometmq.protocol.lazy_record import body_or_stored, decode_lazily
+from cometmq.protocol.lazy_record import body_or_stored
 from cometmq.system.platforms import SYSTEM
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
 """The directory into which RocketMQ's tool writes the bodies of messages that it shows."""
 FOUND_MAX = 64
 ALL_SHOWN_MAX = 32
-QUERY_S = 18.0
 EVER = 2**63 - 1
 NONE_FOUND = "query message by key finished, but no message."
 
@@ -72,17 +71,7 @@ async def find(
         remark = f"The topic[{topic}] not matched route info"
         raise ResponseError(error.code, remark) from error
     for name, broker in brokers.items():
-        try:
-            code = RequestCode.QUERY_MESSAGE
-            response = await call.admin.call(broker, code, header, timeout=QUERY_S)
-        except ResponseError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                continue
-            raise
-        for each in decode_lazily(response.body):
-            if each.unique_id == key if unique else key in each.keys:
-                each.broker_name = name
-                found.append(each)
+        found += await call.admin.broker_messages(name, broker, header)
     if not found:
         raise ResponseError(ResponseCode.NO_MESSAGE, NONE_FOUND)
     return found

@@ -116,14 +116,13 @@ class Queries(AdminCore):
         )
         route = await self._route(topic)
         responses = await asyncio.gather(
-            *(self._query(name, route.readable(name), header) for name in sorted(route.brokers))
+            *(
+                self.broker_messages(name, address, header)
+                for name in sorted(route.brokers)
+                if (address := route.readable(name)) is not None
+            )
         )
-        found = [
-            message
-            for response in responses
-            for message in response
-            if _has_key(message, key, unique_id=unique_id)
-        ]
+        found = [message for response in responses for message in response]
         return sorted(found, key=lambda message: message.store_time_ms)
 
     async def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
@@ -181,21 +180,31 @@ class Queries(AdminCore):
         header = ResumeCheckHalfMessageRequest(msg_id=offset_message_id)
         await self.call(place.address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
-    async def _query(
-        self, broker_name: str, address: str | None, header: QueryMessageRequest
+    async def broker_messages(
+        self, broker_name: str, address: str, header: QueryMessageRequest
     ) -> list[StoredMessage]:
-        if address is None:
-            return []
+        """Return the messages of one broker with a key or unique id, in its order.
+
+        Args:
+            broker_name: the name of the broker, which the messages get.
+            address: its address.
+            header: the topic, the key or id, the range of the store time, and the limit.
+        """
         try:
             response = await self.call(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
-        messages = decode_lazily(response.body)
-        for message in messages:
+        by_id, key = header.unique_key_query, header.key  # an index finds what has the same hash
+        found = [
+            message
+            for message in decode_lazily(response.body)
+            if (message.unique_id == key if by_id else key in message.keys)
+        ]
+        for message in found:
             message.broker_name = broker_name
-        return messages
+        return found
 
     async def _broker_at(self, address: str) -> str:
         """Return the name of the broker with this address, or nothing if it is not registered."""
@@ -203,10 +212,6 @@ class Queries(AdminCore):
             if address in broker.broker_addrs.values():
                 return name
         return ""
-
-
-def _has_key(message: StoredMessage, key: str, *, unique_id: bool) -> bool:
-    return message.unique_id == key if unique_id else key in message.keys
 
 
 class Resends(AdminCore):

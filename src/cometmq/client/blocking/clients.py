@@ -89,6 +89,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.broker_admin import GetBrokerClusterAclInfoResponse
 from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
+from cometmq.protocol.headers.query import QueryMessageRequest
 
 __all__ = [
     "Producer",
@@ -1334,6 +1335,12 @@ class AdminClient(base.Blocking):
     def resume_checks(self, offset_message_id: str) -> None:
         """Let a broker check a half message again from the start, mostly one that it discarded."""
         self._run(self._inner.resume_checks(offset_message_id))
+
+    def broker_messages(
+        self, broker_name: str, address: str, header: QueryMessageRequest
+    ) -> list[StoredMessage]:
+        """Return the messages of one broker with a key or unique id, in its order."""
+        return self._run(self._inner.broker_messages(broker_name, address, header))
 
     def send_again(self, message: StoredMessage) -> SendReceipt:
         """Send a stored message with all its properties to any queue of its topic."""

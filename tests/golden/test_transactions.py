@@ -12,9 +12,8 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.durability.wait import DurabilityWait
+from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.role import Role
-from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.check_service import CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, op_offsets, read_half
@@ -32,6 +31,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VERSIONS, recorded, values
+from support.brokers.cores import core_of
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
 from support.wire.recorded import unpack_store
@@ -68,28 +68,18 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
     cold_reads = ColdReads()
     halves = HalfQueue(store, offsets, DelayLevels.parse(), clock=clock, cold_reads=cold_reads)
     assert await halves.load()
-    checks = CheckService(
-        halves,
+    core = core_of(
+        BrokerSettings,
         store,
+        clock,
+        topics=topics,
+        groups=GroupTable(BrokerSettings, _json(tmp_path, "subscriptionGroup"), clock=clock),
+        offsets=offsets,
         producers=producers,
-        topics=topics,
-        settings=BrokerSettings,
-        role=Role(),
-        stored=lambda: settings,
-        clock=clock,
-        durability=DurabilityWait(None),
-    )
-    handler = TransactionHandler(
-        halves,
-        store,
-        topics=topics,
-        stats=BrokerStats("C", clock=clock, is_system_topic=topics.is_system),
-        settings=BrokerSettings,
-        role=Role(),
-        clock=clock,
         cold_reads=cold_reads,
-        durability=DurabilityWait(None),
     )
+    checks = CheckService(core, halves, DurabilityWait(None))
+    handler = TransactionHandler(core, halves, DurabilityWait(None))
     asked: asyncio.Queue[Request] = asyncio.Queue()
     server, client = link(
         {RequestCode.END_TRANSACTION: handler.end},

@@ -9,8 +9,7 @@ from typing import Any
 from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
-from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.clients.relay import RelayHandler
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.handler import DelayOffsetsHandler
 from cometmq.broker.filters.subscriptions import Subscription
@@ -26,7 +25,6 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
-from cometmq.broker.stats.throughput import Throughput
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.model.topic import TopicConfig
@@ -43,6 +41,7 @@ from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.brokers.cores import core_of
 from support.wire.memory_link import link
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
@@ -92,7 +91,6 @@ class Administered:
             "DefaultCluster", clock=self.clock, is_system_topic=self.topics.is_system
         )
         self.role = Role()
-        self.throughput = Throughput(self.stats, clock=self.clock)
         self.delay_levels: dict[int, DelayLevelOffsets] = {}
         self.half_messages: HalfMessageFigures | None = None
         self._settings = settings
@@ -100,52 +98,35 @@ class Administered:
 
     def _routes(self) -> Mapping[int, RequestHandler]:
         settings = self._settings
-        cold_reads = ColdReads()
-        lags = GroupLags(
-            store=self.store,
-            cold_reads=cold_reads,
-            offsets=self.offsets,
-            consumers=self.consumers,
-            stats=self.stats,
-            broker_name=settings.broker_name,
-            clock=self.clock,
-        )
-        runtime = RuntimeInfo(
+        core = core_of(
+            lambda: settings,
             self.store,
-            files=SystemFiles(),
+            self.clock,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            filters=self.filters,
+            consumers=self.consumers,
+            producers=self.producers,
             stats=self.stats,
-            throughput=self.throughput,
-            settings=lambda: settings,
+            role=self.role,
+        )
+        lags = GroupLags(core)
+        runtime = RuntimeInfo(
+            core,
             sends_waiting=lambda: 0,
             oldest_wait_s=lambda: 0.0,
-            reads_waiting=lambda: 0,
             delay_levels=lambda: self.delay_levels,
             half_messages=lambda: self.half_messages,
             refusal=str,
-            clock=self.clock,
             booted_ms=self.clock.now_ms(),
         )
-        query = QueryHandler(self.store, self.topics, self.consumers, self.filters, cold_reads)
-        broker = BrokerStatsHandler(runtime, self.stats, self.store, cold_reads)
-        topics = TopicStatsHandler(self.store, topics=self.topics, stats=self.stats, lags=lags)
-        groups = GroupStatsHandler(
-            topics=self.topics,
-            groups=self.groups,
-            consumers=self.consumers,
-            offsets=self.offsets,
-            lags=lags,
-            address=lambda: ADDRESS,
-        )
-        connections = ConnectionsHandler(self.consumers, self.producers)
-        relay = RelayHandler(
-            ConsumerRelay(self.consumers),
-            consumers=self.consumers,
-            store=self.store,
-            cold_reads=cold_reads,
-            topics=self.topics,
-            groups=self.groups,
-            broker_name=settings.broker_name,
-        )
+        query = QueryHandler(core)
+        broker = BrokerStatsHandler(core, runtime)
+        topics = TopicStatsHandler(core, lags)
+        groups = GroupStatsHandler(core, lags, ADDRESS)
+        connections = ConnectionsHandler(core)
+        relay = RelayHandler(core)
         return {
             RequestCode.QUERY_MESSAGE: query.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: query.by_offset,
@@ -153,8 +134,7 @@ class Administered:
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
             RequestCode.GET_BROKER_HA_STATUS: StatusHandler(
-                self.role,
-                self.store,
+                core,
                 Master(self.role, self.store, BrokerSettings),
                 Deferred(
                     lambda: LogCopy(

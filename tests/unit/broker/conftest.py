@@ -12,6 +12,7 @@ from cometmq.broker.access.control import AccessControl
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
@@ -30,6 +31,7 @@ from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
+from support.brokers.cores import core_of
 
 
 class Tables:
@@ -53,6 +55,19 @@ class Tables:
 
     def file(self, name: str) -> JsonFile:
         return JsonFile(self.config / f"{name}.json", SystemFiles())
+
+    def core(self, store: MessageStore, **parts: Any) -> Core:
+        return core_of(
+            lambda: self.settings,
+            store,
+            self.clock,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            filters=self.filters,
+            role=self.role,
+            **parts,
+        )
 
     def topic(self, name: str, *, queues: int = 1, perm: int = 6) -> TopicConfig:
         config = TopicConfig(
@@ -83,21 +98,8 @@ class Pulls:
         self.held = HeldPulls(held_max=held_max)
         self.reads = reads or ColdReads()
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        self.handler = PullHandler(
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            consumers=self.consumers,
-            filters=tables.filters,
-            offsets=tables.offsets,
-            held=self.held,
-            cold_reads=self.reads,
-            host="10.0.0.1",
-            settings=lambda: tables.settings,
-            role=tables.role,
-            stats=self.stats,
-            access=access,
-        )
+        core = tables.core(store, consumers=self.consumers, stats=self.stats, cold_reads=self.reads)
+        self.handler = PullHandler(core, self.held, access)
         self.consumers.on_changed_expressions = self.handler.changed_expressions
 
     def register(

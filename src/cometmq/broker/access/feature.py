@@ -131,9 +131,4 @@ def _open(core: Core) -> AccessSources | None:
         return None
     from cometmq.broker.access.sources import open_sources
 
-    def group_exists(name: str) -> bool:
-        return name in core.groups or bool(core.offsets.topics_of(name))
-
-    return open_sources(
-        core.configuration, core.store, core.cold_reads, group_exists, core.clock, core.files
-    )
+    return open_sources(core)

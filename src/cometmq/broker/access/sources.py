@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,15 +14,12 @@ from cometmq.access.user_settings import UserSettings, user_settings
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserType
 from cometmq.broker.access.control import AccessControl, RecordTopics
-from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import TlsSettings
-from cometmq.store import MessageStore, StoreSettings
-from cometmq.system.clock import Clock
-from cometmq.system.configuration import Configuration
-from cometmq.system.files import Files
+from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
     from cometmq.access.plain.accounts import PlainAccounts
@@ -38,22 +34,20 @@ class AccessSources(msgspec.Struct, frozen=True):
     users: UserAccounts | None = None
 
 
-def open_sources(
-    configuration: Configuration,
-    store: MessageStore,
-    cold_reads: ColdReads,
-    group_exists: Callable[[str], bool],
-    clock: Clock,
-    files: Files,
-) -> AccessSources | None:
+def open_sources(core: Core) -> AccessSources | None:
     """Read the accounts or users; None if the settings turn on neither.
 
     Raises:
         ConfigError: files of accounts or the databases of users cannot be used.
         StoreError: the disk refuses, or another process uses the databases.
     """
-    settings, of_users = configuration[BrokerSettings], user_settings(configuration)
-    topics, tls = RecordTopics(store, cold_reads), configuration[TlsSettings]
+    configuration, settings = core.configuration, core.settings()
+    of_users, tls = user_settings(configuration), configuration[TlsSettings]
+    topics = RecordTopics(core.store, core.cold_reads)
+
+    def group_exists(name: str) -> bool:
+        return name in core.groups or bool(core.offsets.topics_of(name))
+
     cluster = settings.broker_cluster_name
     lookups = Lookups(cluster, topics.of_record, topics.of_half, group_exists)
     if settings.acl_enable and of_users.keeps_users:
@@ -62,7 +56,7 @@ def open_sources(
             " expected one of them; migrateAuthFromV1Enabled=true makes users of the accounts"
         )
     if settings.acl_enable:
-        return _plain(settings, tls, lookups, clock, files)
+        return _plain(core, settings, tls, lookups)
     if of_users.keeps_users:
         folder = of_users.auth_config_path or configuration[StoreSettings].root / "config"
         users = UserAccounts(
@@ -71,7 +65,7 @@ def open_sources(
             authorizes=of_users.authorization_enabled,
         )
         try:
-            return _users(users, of_users, settings, tls, lookups, clock, files)
+            return _users(core, users, of_users, tls, lookups)
         except BaseException:
             users.close()
             raise
@@ -79,12 +73,12 @@ def open_sources(
 
 
 def _plain(
-    settings: BrokerSettings, tls: TlsSettings, lookups: Lookups, clock: Clock, files: Files
+    core: Core, settings: BrokerSettings, tls: TlsSettings, lookups: Lookups
 ) -> AccessSources:
     from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
 
     assert settings.rocketmq_home is not None
-    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
+    accounts = PlainAccounts(settings.rocketmq_home.absolute(), core.files, core.clock)
     accounts.load()
     needs = RequestNeeds(Kind.PLAIN, lookups)
     senders = with_certificates(accounts, tls)
@@ -93,16 +87,10 @@ def _plain(
 
 
 def _users(
-    users: UserAccounts,
-    of_users: UserSettings,
-    settings: BrokerSettings,
-    tls: TlsSettings,
-    lookups: Lookups,
-    clock: Clock,
-    files: Files,
+    core: Core, users: UserAccounts, of_users: UserSettings, tls: TlsSettings, lookups: Lookups
 ) -> AccessSources:
     if of_users.migrate_from_plain:
-        _migrate(users, settings, clock, files)
+        _migrate(core, users)
     if not of_users.checks_requests:
         return AccessSources(None, users=users)
     needs = RequestNeeds(Kind.USERS, lookups)
@@ -116,18 +104,18 @@ def _users(
     return AccessSources(AccessControl(senders, gate, needs), users=users)
 
 
-def _migrate(users: UserAccounts, settings: BrokerSettings, clock: Clock, files: Files) -> None:
+def _migrate(core: Core, users: UserAccounts) -> None:
     from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
     from cometmq.access.users.migration import migrate
 
-    home = settings.rocketmq_home
+    home = core.settings().rocketmq_home
     if home is None:
         raise ConfigError(
             "migrateAuthFromV1Enabled=true without rocketmqHome: expected the directory above"
             " conf/plain_acl.yml"
         )
     try:
-        migrate(PlainAccounts(home.absolute(), files, clock), users)
+        migrate(PlainAccounts(home.absolute(), core.files, core.clock), users)
     except ResponseError as refusal:
         raise ConfigError(f"cannot make a user of an account: {refusal.remark}") from None
 

@@ -93,9 +93,7 @@ class ActingMasterFeature(BrokerFeature):
             from cometmq.broker.acting_master.service import ActingMaster
 
             replication.stand_in = self.acting = ActingMaster(
-                core.role,
-                core.client,
-                core.settings,
+                core,
                 registration,
                 hears_master=lambda seconds: replication.log_copy.get().hears_master(seconds),
                 delay=delay.delivery,

@@ -26,16 +26,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.acting_master.member_query import broker_set_addresses
-from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.registration.name_servers import Registration
-from cometmq.broker.role import MASTER_ID, Role
+from cometmq.broker.role import MASTER_ID
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
-from cometmq.remoting import RemotingClient, Request, Response, Supervisor
+from cometmq.remoting import Request, Response, Supervisor
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.settings import ADDRESS
 
@@ -53,9 +53,7 @@ class ActingMaster:
     """Begins and ends to act as the master, by what the name servers know.
 
     Args:
-        role: only a slave acts as the master.
-        client: sends requests to name servers and other brokers.
-        settings: returns the current settings of the broker.
+        core: of the broker; only a slave acts as the master.
         registration: knows the name servers.
         hears_master: returns whether the master has sent something within this many seconds.
         delay, halves: the scheduled messages and the half messages of this broker.
@@ -63,18 +61,16 @@ class ActingMaster:
 
     def __init__(
         self,
-        role: Role,
-        client: RemotingClient,
-        settings: Callable[[], BrokerSettings],
+        core: Core,
         registration: Registration,
         *,
         hears_master: Callable[[float], bool],
         delay: ScheduledDelivery,
         halves: HalfQueue,
     ) -> None:
-        self._role = role
-        self._client = client
-        self._settings = settings
+        self._role = core.role
+        self._client = core.client
+        self._settings = core.settings
         self._registration = registration
         self._hears_master = hears_master
         self._delay = delay

@@ -8,9 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeVar
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.members import Member
-from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.core import Core
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.client import (
     ConsumerConnection,
@@ -36,13 +35,12 @@ class ConnectionsHandler:
     """Returns members of consumer groups (203), of producer groups (204) and all producers (328).
 
     Args:
-        consumers: the consumer groups that are online.
-        producers: the producer groups that are online.
+        core: of the broker.
     """
 
-    def __init__(self, consumers: ConsumerRegistry, producers: ProducerRegistry) -> None:
-        self._consumers = consumers
-        self._producers = producers
+    def __init__(self, core: Core) -> None:
+        self._consumers = core.consumers
+        self._producers = core.producers
 
     async def of_consumers(self, request: Request) -> Response:
         """Return the members of a consumer group, its subscriptions, and the subscriptions of each.

@@ -36,34 +36,20 @@ class ClientsFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of heartbeats, members, queue locks and relayed requests."""
         core = self._core
-        heartbeats = HeartbeatHandler(
-            consumers=core.consumers,
-            producers=core.producers,
-            topics=core.topics,
-            groups=core.groups,
-            settings=core.settings,
-        )
+        heartbeats = HeartbeatHandler(core)
         locks = LockHandler(self.locks, groups=core.groups)
 
         @Deferred
         def connections() -> ConnectionsHandler:
             from cometmq.broker.clients.connections import ConnectionsHandler
 
-            return ConnectionsHandler(core.consumers, core.producers)
+            return ConnectionsHandler(core)
 
         @Deferred
         def relay() -> RelayHandler:
-            from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
+            from cometmq.broker.clients.relay import RelayHandler
 
-            return RelayHandler(
-                ConsumerRelay(core.consumers),
-                consumers=core.consumers,
-                store=core.store,
-                cold_reads=core.cold_reads,
-                topics=core.topics,
-                groups=core.groups,
-                broker_name=core.settings().broker_name,
-            )
+            return RelayHandler(core)
 
         return Feature(
             {

@@ -8,7 +8,7 @@ ConsumerManageProcessor, RocketMQ 5.3, which check fewer names and no counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -21,18 +21,15 @@ from cometmq.broker.checks import (
     check_number,
     check_subscribed_topic,
 )
-from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.member_subscriptions import Subscriptions, subscriptions_of
-from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.filters.subscriptions import (
     Subscription,
     are_made_quickly,
     check_client_subscription,
 )
-from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import after_prerequisites
-from cometmq.broker.topics.table import TopicTable, internal_topic
+from cometmq.broker.topics.table import internal_topic
 from cometmq.model.errors import CometError, InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.topic import TopicConfig, retry_topic
@@ -80,25 +77,15 @@ class HeartbeatHandler:
     """Registers clients, and returns the members of groups.
 
     Args:
-        consumers, producers: the groups that are online.
-        topics, groups: the tables; groups and their retry topics are created here.
-        settings: returns the current settings of the broker.
+        core: of the broker; groups and their retry topics are created in its tables.
     """
 
-    def __init__(
-        self,
-        *,
-        consumers: ConsumerRegistry,
-        producers: ProducerRegistry,
-        topics: TopicTable,
-        groups: GroupTable,
-        settings: Callable[[], BrokerSettings],
-    ) -> None:
-        self._consumers = consumers
-        self._producers = producers
-        self._topics = topics
-        self._groups = groups
-        self._settings = settings
+    def __init__(self, core: Core) -> None:
+        self._consumers = core.consumers
+        self._producers = core.producers
+        self._topics = core.topics
+        self._groups = core.groups
+        self._settings = core.settings
 
     def heartbeat(self, request: Request) -> Response | Awaitable[Response]:
         """Register the client in its groups, which are created first if that is allowed."""

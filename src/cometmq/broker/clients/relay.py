@@ -20,9 +20,7 @@ from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.members import Member
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.core import Core
 from cometmq.model.errors import InvalidMessageIdError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
@@ -39,7 +37,6 @@ from cometmq.protocol.record import split_record
 from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
 from cometmq.remoting.slices import decode, encode
-from cometmq.store import MessageStore
 from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -128,32 +125,17 @@ class RelayHandler:
     """Relays requests to consumers, and their responses back.
 
     Args:
-        relay: calls consumers.
-        consumers: the groups that are online.
-        store: contains the message to consume.
-        cold_reads: reads it if only the disk has it.
-        topics, groups: their flags are sent with such a message.
-        broker_name: is sent to the client too.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        relay: ConsumerRelay,
-        *,
-        consumers: ConsumerRegistry,
-        store: MessageStore,
-        cold_reads: ColdReads,
-        topics: TopicTable,
-        groups: GroupTable,
-        broker_name: str,
-    ) -> None:
-        self._relay = relay
-        self._consumers = consumers
-        self._store = store
-        self._cold_reads = cold_reads
-        self._topics = topics
-        self._groups = groups
-        self._broker_name = broker_name
+    def __init__(self, core: Core) -> None:
+        self._relay = ConsumerRelay(core.consumers)
+        self._consumers = core.consumers
+        self._store = core.store
+        self._cold_reads = core.cold_reads
+        self._topics = core.topics
+        self._groups = core.groups
+        self._broker_name = core.settings().broker_name
         self._failures = RateLimitedLog(log, "consumers did not return their offsets")
 
     async def running_info(self, request: Request) -> Response:

@@ -58,7 +58,7 @@ from cometmq.broker.failover.identity import (
 )
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.replication.greeting import SlaveNames
-from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
+from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER
 from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.bodies.controller import ElectMasterResponseBody, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -80,8 +80,7 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient, Supervisor, check
-from cometmq.store import MessageStore, StoreSettings
-from cometmq.system.clock import Clock
+from cometmq.store import StoreSettings
 from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class ElectedRole:
     """The role of one broker.
 
     Args:
-        role: the role that this object changes when a controller decides.
+        core: of the broker; its role changes when a controller decides.
         controllers: sends requests to the controllers.
         identity: the id of this broker.
         names: of the store, its set and this process.
@@ -166,10 +165,6 @@ class ElectedRole:
         epochs: the epochs of the log.
         gap: creates the topics that were not copied before this broker is elected, and puts its
             epoch into their version.
-        client: asks the master where it sends its log.
-        settings: returns the current settings of the broker.
-        store: the log.
-        clock: makes the check code of a new id unique, and shows when the machine was suspended.
 
     Raises:
         ConfigError: the store belongs to a broker of another name or cluster.
@@ -178,20 +173,15 @@ class ElectedRole:
 
     def __init__(
         self,
-        role: Role,
+        core: Core,
         controllers: ControllerClient,
         identity: IdentityFiles,
         names: StoreIdentityFile,
         replication: EpochReplication,
         epochs: EpochFile,
         gap: TopicGap,
-        client: RemotingClient,
-        settings: Callable[[], BrokerSettings],
-        *,
-        store: MessageStore,
-        clock: Clock,
     ) -> None:
-        self._role = role
+        self._role = core.role
         self._controllers = controllers
         self._identity = identity
         self._names = names
@@ -199,10 +189,10 @@ class ElectedRole:
         """The replication of the log."""
         self._epochs = epochs
         self._gap = gap
-        self._client = client
-        self._settings = settings
-        self._store = store
-        self._clock = clock
+        self._client = core.client
+        self._settings = core.settings
+        self._store = core.store
+        self._clock = core.clock
         self._tasks = Supervisor("elected-role")
         self._wake = asyncio.Event()
         self._address = ""
@@ -235,7 +225,7 @@ class ElectedRole:
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._loss_reported_s = 0.0
         """When this broker last reported itself as lost."""
-        role.on_master(self._follow)
+        core.role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
         replication.acknowledgements.is_cut_off = self._is_cut_off
 
@@ -898,8 +888,8 @@ def elect_role(
         ConfigError: the store belongs to a broker of another name or cluster.
         StoreError: a file with epochs or the id cannot be read.
     """
-    role, store, settings, client = core.role, core.store, core.settings, core.client
-    stored, files, clock = core.configuration[StoreSettings], core.files, core.clock
+    store, settings, files = core.store, core.settings, core.files
+    stored = core.configuration[StoreSettings]
 
     def send_request(members: BrokerIds) -> None:
         elected.request_in_sync(members)
@@ -911,19 +901,19 @@ def elect_role(
     gap = TopicGap(core.topics, store, core.topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(stored.root, files)
     replication = EpochReplication(
-        role,
+        core.role,
         store,
         settings,
         epochs,
         send_request=send_request,
         commit=commit,
         sync_flush=stored.sync_flush,
-        clock=clock,
+        clock=core.clock,
         before_truncation=prepare,
     )
     elected = ElectedRole(
-        role,
-        _controllers(client, settings),
+        core,
+        _controllers(core.client, settings),
         IdentityFiles(
             stored.root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
         ),
@@ -931,10 +921,6 @@ def elect_role(
         replication,
         epochs,
         gap,
-        client,
-        settings,
-        store=store,
-        clock=clock,
     )
     return replication, elected
 

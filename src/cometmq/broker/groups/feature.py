@@ -18,19 +18,12 @@ class GroupsFeature(BrokerFeature):
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that create, change, show and delete groups."""
-        core = self._core
 
         @Deferred
         def groups() -> GroupHandler:
             from cometmq.broker.groups.handler import GroupHandler
 
-            return GroupHandler(
-                core.groups,
-                core.role,
-                forget_offsets=core.offsets.forget_group,
-                forget_statistics=core.stats.forget_group,
-                created=core.measures.timings.groups,
-            )
+            return GroupHandler(self._core)
 
         return Feature(
             {

@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -18,10 +18,8 @@ from cometmq.broker.checks import (
     check_is_master,
     check_number,
 )
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.role import Role
+from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, first_of_page, page_of
-from cometmq.broker.timings import Creations
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.group import (
     CUSTOMIZED,
@@ -69,27 +67,15 @@ class GroupHandler:
     """Creates, changes, shows and deletes groups.
 
     Args:
-        groups: the table.
-        role: groups are changed on a master only.
-        forget_offsets: removes the committed offsets of a group.
-        forget_statistics: removes the counters of a group.
-        created: measures creations and changes.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        groups: GroupTable,
-        role: Role,
-        *,
-        forget_offsets: Callable[[str], Awaitable[None]],
-        forget_statistics: Callable[[str], Awaitable[None]],
-        created: Creations | None = None,
-    ) -> None:
-        self._groups = groups
-        self._role = role
-        self._forget_offsets = forget_offsets
-        self._forget_statistics = forget_statistics
-        self._created = created or Creations()
+    def __init__(self, core: Core) -> None:
+        self._groups = core.groups
+        self._role = core.role
+        self._forget_offsets = core.offsets.forget_group
+        self._forget_statistics = core.stats.forget_group
+        self._created = core.measures.timings.groups
 
     async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""

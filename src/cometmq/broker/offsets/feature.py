@@ -28,28 +28,13 @@ class OffsetsFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""
         core = self._core
-        offsets = OffsetHandler(
-            core.offsets,
-            store=core.store,
-            cold_reads=core.cold_reads,
-            topics=core.topics,
-            groups=core.groups,
-        )
-        bounds = QueueBoundsHandler(core.store, core.cold_reads)
+        offsets, bounds = OffsetHandler(core), QueueBoundsHandler(core)
 
         @Deferred
         def reset() -> ResetHandler:
             from cometmq.broker.offsets.reset import ResetHandler
 
-            return ResetHandler(
-                core.offsets,
-                consumers=core.consumers,
-                store=core.store,
-                topics=core.topics,
-                groups=core.groups,
-                settings=core.settings,
-                role=core.role,
-            )
+            return ResetHandler(core)
 
         return Feature(
             {

@@ -12,11 +12,9 @@ from functools import partial
 from itertools import islice
 
 from cometmq.broker.checks import check_group, check_queue
-from cometmq.broker.cold_reads import ColdReads, bring_in
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.cold_reads import bring_in
+from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, page_of
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
 from cometmq.protocol.codes import ResponseCode
@@ -33,7 +31,7 @@ from cometmq.protocol.headers.table_page import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
-from cometmq.store import GetStatus, MessageStore
+from cometmq.store import GetStatus
 
 AHEAD_OF_ALL = 2**63 - 1
 FILTER_GROUPS_MAX = 20_000
@@ -44,26 +42,15 @@ class OffsetHandler:
     """Returns and stores committed offsets.
 
     Args:
-        offsets: the offset store.
-        store: the queues.
-        cold_reads: reads what is on the disk only.
-        topics, groups: the tables.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        offsets: OffsetStore,
-        *,
-        store: MessageStore,
-        cold_reads: ColdReads,
-        topics: TopicTable,
-        groups: GroupTable,
-    ) -> None:
-        self._offsets = offsets
-        self._store = store
-        self._cold_reads = cold_reads
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, core: Core) -> None:
+        self._offsets = core.offsets
+        self._store = core.store
+        self._cold_reads = core.cold_reads
+        self._topics = core.topics
+        self._groups = core.groups
 
     def query(self, request: Request) -> Response:
         """Return the committed offset of a group in a queue."""

@@ -9,7 +9,7 @@ Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.core import Core
 from cometmq.protocol.headers.offset import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
@@ -21,20 +21,18 @@ from cometmq.protocol.headers.offset import (
     SearchOffsetByTimestampResponse,
 )
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore
 
 
 class QueueBoundsHandler:
     """Returns the bounds of queues.
 
     Args:
-        store: contains the queues.
-        cold_reads: reads what is on the disk only.
+        core: of the broker.
     """
 
-    def __init__(self, store: MessageStore, cold_reads: ColdReads) -> None:
-        self._store = store
-        self._cold_reads = cold_reads
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._cold_reads = core.cold_reads
 
     async def search(self, request: Request) -> Response:
         """Return the offset of a store time; 0 for a queue that does not exist."""

@@ -9,14 +9,7 @@ the form of 220 by the requester instead of by the member.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.config import BrokerSettings
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.role import Role
-from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.core import Core
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
@@ -25,7 +18,6 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
-from cometmq.store import MessageStore
 
 _CPP = "CPP"
 
@@ -34,32 +26,17 @@ class ResetHandler:
     """Resets the offsets of groups.
 
     Args:
-        offsets: the offset store.
-        consumers: the members to notify.
-        store: finds offsets by time.
-        topics, groups: the tables.
-        settings: returns the current settings of the broker.
-        role: offsets are reset at the master, from which slaves copy them.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        offsets: OffsetStore,
-        *,
-        consumers: ConsumerRegistry,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        settings: Callable[[], BrokerSettings],
-        role: Role,
-    ) -> None:
-        self._offsets = offsets
-        self._consumers = consumers
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._settings = settings
-        self._role = role
+    def __init__(self, core: Core) -> None:
+        self._offsets = core.offsets
+        self._consumers = core.consumers
+        self._store = core.store
+        self._topics = core.topics
+        self._groups = core.groups
+        self._settings = core.settings
+        self._role = core.role
 
     async def reset(self, request: Request) -> Response:
         """Reset a group's offsets in a topic; the response lists the new ones."""

@@ -49,22 +49,7 @@ class PullingFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pulls; the fast port does not serve them."""
         core = self._core
-        handler = PullHandler(
-            store=core.store,
-            topics=core.topics,
-            groups=core.groups,
-            consumers=core.consumers,
-            filters=core.filters,
-            offsets=core.offsets,
-            held=self.held,
-            cold_reads=core.cold_reads,
-            settings=core.settings,
-            role=core.role,
-            stats=core.stats,
-            host=core.address.host,
-            latencies=core.measures.latencies,
-            access=self._access,
-        )
+        handler = PullHandler(core, self.held, self._access)
         core.consumers.on_changed_expressions = handler.changed_expressions
         check = None if self._access is None else self._access.for_pulls()
         pull = with_prerequisites(handler.handle)

@@ -12,24 +12,17 @@ Source: PullMessageProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from cometmq.broker.checks import broker_stopping
-from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup, ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.filters.subscriptions import matcher_of
-from cometmq.broker.filters.table import FilterTable
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
-from cometmq.broker.role import Role
-from cometmq.broker.stats.counters import BrokerStats
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
@@ -42,12 +35,11 @@ from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
-from cometmq.store import GetStatus, Matcher, MessageStore
+from cometmq.store import GetStatus, Matcher
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
-    from cometmq.remoting.latencies import Latencies
 
 # Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -185,56 +177,29 @@ class PullHandler:
     """Handles pulls.
 
     Args:
-        store: contains the messages.
-        topics, groups: the tables, with their permissions.
-        consumers: the subscriptions of groups that are online.
-        filters: their SQL92 expressions.
-        offsets: stores the offsets that pulls commit, and has the pending resets.
+        core: of the broker.
         held: the held pulls.
-        cold_reads: reads what is on the disk only.
-        settings: returns the current settings of the broker.
-        role: of this broker.
-        stats: counts what was delivered.
-        host: the address of this broker, which refusals name.
-        latencies: counts how long responses take, for metrics.
         access: checks pulls again that have waited, if accounts have changed meanwhile.
     """
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerRegistry,
-        filters: FilterTable,
-        offsets: OffsetStore,
-        held: HeldPulls,
-        cold_reads: ColdReads,
-        settings: Callable[[], BrokerSettings],
-        role: Role,
-        stats: BrokerStats,
-        host: str,
-        latencies: Latencies | None = None,
-        access: AccessControl | None = None,
-    ) -> None:
-        self._store = store
-        self._reader = store.reader
-        self._appender = store.appender
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._filters = filters
-        self._offsets = offsets
+    def __init__(self, core: Core, held: HeldPulls, access: AccessControl | None = None) -> None:
+        self._store = core.store
+        self._reader = core.store.reader
+        self._appender = core.store.appender
+        self._topics = core.topics
+        self._groups = core.groups
+        self._consumers = core.consumers
+        self._filters = core.filters
+        self._offsets = core.offsets
         self._held = held
-        self._cold_reads = cold_reads
-        self._settings = settings
-        self._role = role
-        self._ip = host
-        self.latencies = latencies
+        self._cold_reads = core.cold_reads
+        self._settings = core.settings
+        self._role = core.role
+        self._ip = core.address.host
+        self.latencies = core.measures.latencies
         self._access = access
         self._applied: BrokerSettings | None = None
-        self._stats = stats
+        self._stats = core.stats
         names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
         fields = dict.fromkeys(names, DECIMAL)
         self._found_json = SuccessFormat(fields, _FOUND_REMARK)

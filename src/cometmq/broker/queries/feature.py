@@ -19,15 +19,12 @@ class QueriesFeature(BrokerFeature):
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of queries for stored messages."""
-        core = self._core
 
         @Deferred
         def query() -> QueryHandler:
             from cometmq.broker.queries.handler import QueryHandler
 
-            return QueryHandler(
-                core.store, core.topics, core.consumers, core.filters, core.cold_reads
-            )
+            return QueryHandler(self._core)
 
         return Feature(
             {

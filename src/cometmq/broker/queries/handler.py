@@ -12,10 +12,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads, bring_in
-from cometmq.broker.filters.table import FilterTable
-from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.cold_reads import bring_in
+from cometmq.broker.core import Core
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.broker_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
 from cometmq.protocol.codes import ResponseCode
@@ -27,7 +25,7 @@ from cometmq.protocol.headers.query import (
 from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
-from cometmq.store import Matcher, MessageStore
+from cometmq.store import Matcher
 from cometmq.store.index.key_search import KeySearch
 from cometmq.store.queues.consume_queue_ext import ExtUnit
 
@@ -47,26 +45,15 @@ class QueryHandler:
     """Handles QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321).
 
     Args:
-        store: contains the messages.
-        topics: which topics and queues exist.
-        consumers: the subscriptions of groups that are online.
-        filters: their SQL92 expressions.
-        cold_reads: reads what is on the disk only.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        consumers: ConsumerRegistry,
-        filters: FilterTable,
-        cold_reads: ColdReads,
-    ) -> None:
-        self._store = store
-        self._cold_reads = cold_reads
-        self._topics = topics
-        self._consumers = consumers
-        self._filters = filters
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._cold_reads = core.cold_reads
+        self._topics = core.topics
+        self._consumers = core.consumers
+        self._filters = core.filters
 
     async def by_key(self, request: Request) -> Response | None:
         """Return the messages with a key as they are stored; the client checks them again."""

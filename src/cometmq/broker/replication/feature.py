@@ -104,17 +104,16 @@ class ReplicationFeature(BrokerFeature):
         def state() -> StatusHandler:
             from cometmq.broker.replication.status import StatusHandler
 
-            return StatusHandler(core.role, core.store, master, self.log_copy)
+            return StatusHandler(core, master, self.log_copy)
 
         @Deferred
         def addresses() -> HaInfoHandler:
             from cometmq.broker.replication.handler import HaInfoHandler
 
             return HaInfoHandler(
-                core.role,
+                core,
                 None if self.stand_in is None else self.stand_in.announced,
                 address=endpoint.address,
-                ha_address=lambda: core.address.at(master.port),
                 log_end=started_at,
                 master=master,
             )

@@ -13,9 +13,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 
+from cometmq.broker.core import Core
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.master import Master
-from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
@@ -68,28 +68,27 @@ class HaInfoHandler:
     """Handles the exchange of addresses between a master and its slaves.
 
     Args:
-        role: which of both this broker is.
+        core: of the broker.
         announced: takes the addresses of a master; None if only controllers name it.
-        address, ha_address: where clients and slaves reach this broker.
+        address: where clients reach this broker.
         log_end: the end of its log when it started.
-        master: gives tickets for the port of the log.
+        master: gives tickets for the port of the log, where slaves reach this broker.
     """
 
     def __init__(
         self,
-        role: Role,
+        core: Core,
         announced: Callable[[Request], Awaitable[Response]] | None,
         *,
         address: str,
-        ha_address: Callable[[], str],
         log_end: int,
         master: Master,
     ) -> None:
-        self._role = role
+        self._role = core.role
         self._master = master
         self._announced = announced
         self._address = address
-        self._ha_address = ha_address
+        self._host = core.address
         self._log_end = log_end
 
     async def exchange(self, request: Request) -> Response:
@@ -103,7 +102,7 @@ class HaInfoHandler:
             )
         return Response(
             header=ExchangeBrokerHaInfoResponse(
-                master_ha_address=self._ha_address(),
+                master_ha_address=self._host.at(self._master.port),
                 master_flush_offset=self._log_end,
                 master_address=self._address,
                 log_ticket=None if header.log_slave is None else self._ticket(header.log_slave),

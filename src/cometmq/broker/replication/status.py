@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.core import Core
 from cometmq.broker.replication.master import Master
-from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred
-from cometmq.store import MessageStore
 
 if TYPE_CHECKING:
     from cometmq.broker.replication.slave import LogCopy
@@ -24,17 +23,14 @@ class StatusHandler:
     """Shows the slaves of a master, or how a slave follows its master.
 
     Args:
-        role: which of both this broker is.
-        store: the log.
+        core: of the broker.
         master: the slaves.
         copy: the connection to the master.
     """
 
-    def __init__(
-        self, role: Role, store: MessageStore, master: Master, copy: Deferred[LogCopy]
-    ) -> None:
-        self._role = role
-        self._store = store
+    def __init__(self, core: Core, master: Master, copy: Deferred[LogCopy]) -> None:
+        self._role = core.role
+        self._store = core.store
         self._master = master
         self._copy = copy
 

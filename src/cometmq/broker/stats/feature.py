@@ -48,29 +48,19 @@ class StatsFeature(BrokerFeature):
         def broker() -> BrokerStatsHandler:
             from cometmq.broker.stats.handler import BrokerStatsHandler
 
-            runtime = sources.runtime(booted_ms)
-            return BrokerStatsHandler(runtime, core.stats, core.store, core.cold_reads)
+            return BrokerStatsHandler(core, sources.runtime(booted_ms))
 
         @Deferred
         def topics() -> TopicStatsHandler:
             from cometmq.broker.stats.handler import TopicStatsHandler
 
-            return TopicStatsHandler(
-                core.store, topics=core.topics, stats=core.stats, lags=lags.get()
-            )
+            return TopicStatsHandler(core, lags.get())
 
         @Deferred
         def groups() -> GroupStatsHandler:
             from cometmq.broker.stats.handler import GroupStatsHandler
 
-            return GroupStatsHandler(
-                topics=core.topics,
-                groups=core.groups,
-                consumers=core.consumers,
-                offsets=core.offsets,
-                lags=lags.get(),
-                address=lambda: endpoint.address,
-            )
+            return GroupStatsHandler(core, lags.get(), endpoint.address)
 
         lags = Deferred(sources.lags)
         return Feature(

@@ -8,50 +8,29 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.core import Core
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.broker_admin import QueueTimeSpan
 from cometmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
 from cometmq.remoting.slices import Slices
-from cometmq.store import MessageStore
-from cometmq.system.clock import Clock
 
 
 class GroupLags:
     """Returns the lags of groups.
 
     Args:
-        store: the queues.
-        cold_reads: reads what is on the disk only.
-        offsets: the committed offsets.
-        consumers: the subscriptions of groups that are online.
-        stats: the rates of groups.
-        broker_name: the name of this broker, for the names of queues.
-        clock: measures the delay of a group.
+        core: of the broker.
     """
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        cold_reads: ColdReads,
-        offsets: OffsetStore,
-        consumers: ConsumerRegistry,
-        stats: BrokerStats,
-        broker_name: str,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._cold_reads = cold_reads
-        self._offsets = offsets
-        self._consumers = consumers
-        self._stats = stats
-        self._broker_name = broker_name
-        self._clock = clock
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._cold_reads = core.cold_reads
+        self._offsets = core.offsets
+        self._consumers = core.consumers
+        self._stats = core.stats
+        self._broker_name = core.settings().broker_name
+        self._clock = core.clock
 
     def is_consumed(self, group: str, topic: str) -> bool:
         """Return whether a group still consumes a topic in which it has offsets."""

@@ -6,13 +6,10 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.stats.counters import BrokerStats, WindowFigures
+from cometmq.broker.core import Core
+from cometmq.broker.stats.counters import WindowFigures
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.runtime_info import RuntimeInfo, as_release_4
 from cometmq.broker.topics.table import TopicTable
@@ -49,7 +46,6 @@ from cometmq.protocol.headers.topic import (
 from cometmq.protocol.version import RUNTIME_INFO_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
-from cometmq.store import MessageStore
 
 _NAMES = re.compile("[^;]+")
 
@@ -58,18 +54,15 @@ class BrokerStatsHandler:
     """Handles GET_BROKER_RUNTIME_INFO (28) and VIEW_BROKER_STATS_DATA (315).
 
     Args:
+        core: of the broker.
         runtime: the figures of the whole broker.
-        stats: the counters.
-        store, cold_reads: read the oldest message.
     """
 
-    def __init__(
-        self, runtime: RuntimeInfo, stats: BrokerStats, store: MessageStore, cold_reads: ColdReads
-    ) -> None:
+    def __init__(self, core: Core, runtime: RuntimeInfo) -> None:
         self._runtime = runtime
-        self._store = store
-        self._cold_reads = cold_reads
-        self._stats = stats
+        self._store = core.store
+        self._cold_reads = core.cold_reads
+        self._stats = core.stats
 
     async def runtime_info(self, request: Request) -> Response:
         """Return the runtime information, a table of texts, as the client's release has it."""
@@ -102,18 +95,14 @@ class TopicStatsHandler:
     """Handles GET_TOPIC_STATS_INFO (202).
 
     Args:
-        store: the queues.
-        topics: which there are.
-        stats: how fast topics grow.
+        core: of the broker.
         lags: names queues, and finds when a message was stored.
     """
 
-    def __init__(
-        self, store: MessageStore, *, topics: TopicTable, stats: BrokerStats, lags: GroupLags
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._stats = stats
+    def __init__(self, core: Core, lags: GroupLags) -> None:
+        self._store = core.store
+        self._topics = core.topics
+        self._stats = core.stats
         self._lags = lags
 
     async def stats_of_topic(self, request: Request) -> Response:
@@ -142,27 +131,16 @@ class GroupStatsHandler:
     """Returns the groups of topics, their offsets and their lags (208, 300, 303, 317, 343, 345).
 
     Args:
-        topics, groups: the tables.
-        consumers: the groups that are online.
-        offsets: the committed offsets.
+        core: of the broker.
         lags: the lags of groups.
-        address: returns the address of this broker, ``host:port``.
+        address: of this broker, ``host:port``.
     """
 
-    def __init__(
-        self,
-        *,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerRegistry,
-        offsets: OffsetStore,
-        lags: GroupLags,
-        address: Callable[[], str],
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
+    def __init__(self, core: Core, lags: GroupLags, address: str) -> None:
+        self._topics = core.topics
+        self._groups = core.groups
+        self._consumers = core.consumers
+        self._offsets = core.offsets
         self._lags = lags
         self._address = address
 
@@ -189,7 +167,7 @@ class GroupStatsHandler:
     async def all_consume_stats(self, request: Request) -> Response:
         """Return the offsets of every group in every topic that it consumes."""
         only_ordered = request.header(GetBrokerConsumeStatsRequest).is_order
-        body = ConsumeStatsList(broker_addr=self._address())
+        body = ConsumeStatsList(broker_addr=self._address)
         slices = Slices()
         async for group in slices.each(list(self._groups.all())):
             found: list[ConsumeStats] = []
@@ -239,7 +217,7 @@ class GroupStatsHandler:
     async def topics_of_group(self, request: Request) -> Response:
         """Return the topics in which a group has offsets."""
         group = request.header(QueryTopicsByConsumerRequest).group
-        body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address())
+        body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address)
         return Response(body=await encode(body))
 
     def subscription(self, request: Request) -> Response:

@@ -13,14 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cometmq.broker.config import BrokerSettings
-from cometmq.broker.stats.counters import BrokerStats
-from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.core import Core
 from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
-from cometmq.store import MessageStore
-from cometmq.system.clock import Clock
-from cometmq.system.files import Files
 
 if TYPE_CHECKING:
     from cometmq.broker.transactions.half_queue import HalfMessageFigures
@@ -119,51 +114,38 @@ class RuntimeInfo:
     """Makes the table.
 
     Args:
-        store: its figures.
-        files: measures how full the disk is.
-        stats: the counters.
-        throughput: rates and latencies.
-        settings: returns the current settings of the broker.
+        core: of the broker.
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
-        reads_waiting: counts the reads from the disk that pulls wait for. Held pulls do not count:
-            they wait for messages, and tools take this figure for a backlog.
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
         refusal: returns why sends are refused until the state of the broker changes, or "".
-        clock: tells how long the broker runs.
         booted_ms: when it was started, in ms since 1970.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        core: Core,
         *,
-        files: Files,
-        stats: BrokerStats,
-        throughput: Throughput,
-        settings: Callable[[], BrokerSettings],
         sends_waiting: Callable[[], int],
         oldest_wait_s: Callable[[], float],
-        reads_waiting: Callable[[], int],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         half_messages: Callable[[], HalfMessageFigures | None],
         refusal: Callable[[], str],
-        clock: Clock,
         booted_ms: int,
     ) -> None:
-        self._store = store
-        self._files = files
-        self._stats = stats
-        self._throughput = throughput
-        self._settings = settings
+        self._store = core.store
+        self._files = core.files
+        self._stats = core.stats
+        self._throughput = core.measures.throughput
+        self._settings = core.settings
         self._sends_waiting = sends_waiting
         self._oldest_wait_s = oldest_wait_s
-        self._reads_waiting = reads_waiting
+        self._cold_reads = core.cold_reads
         self._delay_levels = delay_levels
         self._half_messages = half_messages
         self._refusal = refusal
-        self._clock = clock
+        self._clock = core.clock
         self._booted_ms = booted_ms
 
     def table(self) -> dict[str, str]:
@@ -262,7 +244,8 @@ class RuntimeInfo:
             "sendThreadPoolQueueSize": str(self._sends_waiting()),
             "sendThreadPoolQueueCapacity": str(settings.send_queue_capacity),
             "sendThreadPoolQueueHeadWaitTimeMills": str(int(self._oldest_wait_s() * 1000)),
-            "pullThreadPoolQueueSize": str(self._reads_waiting()),
+            # Held pulls do not count: they wait for messages, and tools take this for a backlog.
+            "pullThreadPoolQueueSize": str(self._cold_reads.waiting),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
         }
 

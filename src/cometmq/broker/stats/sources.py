@@ -34,37 +34,21 @@ class Sources(msgspec.Struct, frozen=True):
         """Make what returns the lags of groups."""
         from cometmq.broker.stats.group_lag import GroupLags
 
-        core = self.core
-        return GroupLags(
-            store=core.store,
-            cold_reads=core.cold_reads,
-            offsets=core.offsets,
-            consumers=core.consumers,
-            stats=core.stats,
-            broker_name=core.settings().broker_name,
-            clock=core.clock,
-        )
+        return GroupLags(self.core)
 
     def runtime(self, booted_ms: int) -> RuntimeInfo:
         """Make the table of runtime information."""
         from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 
-        core = self.core
         return RuntimeInfo(
-            core.store,
-            files=core.files,
-            stats=core.stats,
-            throughput=core.measures.throughput,
-            settings=core.settings,
+            self.core,
             sends_waiting=lambda: len(self.commit),
             oldest_wait_s=self.commit.oldest_age_s,
-            reads_waiting=lambda: core.cold_reads.waiting,
             delay_levels=lambda: {
                 level: DelayLevelOffsets(*ends) for level, ends in self.delay.progress().items()
             },
             half_messages=self.half_queue.figures,
             refusal=self._refusal,
-            clock=core.clock,
             booted_ms=booted_ms,
         )
 

@@ -63,15 +63,7 @@ class TopicsFeature(BrokerFeature):
         def topics() -> TopicHandler:
             from cometmq.broker.topics.handler import TopicHandler
 
-            return TopicHandler(
-                core.topics,
-                core.store,
-                core.settings,
-                role=core.role,
-                announce=self._registration.announce,
-                forget=forget_topic,
-                created=core.measures.timings.topics,
-            )
+            return TopicHandler(core, announce=self._registration.announce, forget=forget_topic)
 
         return Feature(
             {

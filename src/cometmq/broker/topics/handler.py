@@ -13,17 +13,13 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
 from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number
-from cometmq.broker.config import BrokerSettings
-from cometmq.broker.role import Role
+from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, first_of_page, page_of
-from cometmq.broker.timings import Creations
 from cometmq.broker.topics import attributes
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol.bodies.base import Body
@@ -55,47 +51,29 @@ _PERM_MAX = 15
 _HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 
-class Queues(Protocol):
-    """The queues of the store, as far as these requests use them."""
-
-    def delete_topic(self, topic: str) -> object:
-        """Delete all queues of a topic; nothing of any other."""
-
-    def topics(self) -> list[str]:
-        """Return the topics that have queues."""
-
-
 class TopicHandler:
     """Creates, changes, shows and deletes topics.
 
     Args:
-        topics: the table.
-        queues: the store's queues.
-        settings: returns the current settings of the broker.
-        role: topics are changed on a master only.
+        core: of the broker.
         announce: returns when the name servers have the change.
         forget: removes a deleted topic from other parts of the broker, on disk too.
-        created: measures creations and changes.
     """
 
     def __init__(
         self,
-        topics: TopicTable,
-        queues: Queues,
-        settings: Callable[[], BrokerSettings],
+        core: Core,
         *,
-        role: Role,
         announce: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
-        created: Creations | None = None,
     ) -> None:
-        self._topics = topics
-        self._queues = queues
-        self._settings = settings
-        self._role = role
+        self._topics = core.topics
+        self._queues = core.store
+        self._settings = core.settings
+        self._role = core.role
         self._announce = announce
         self._forget = forget
-        self._created = created or Creations()
+        self._created = core.measures.timings.topics
 
     # --- making and changing --------------------------------------------------------------------
 

@@ -32,12 +32,10 @@ from functools import partial
 from typing import NamedTuple
 
 from cometmq.broker.clients.members import Member
-from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.durability.wait import DurabilityWait
-from cometmq.broker.role import Role
 from cometmq.broker.thread_calls import SharedCall
-from cometmq.broker.topics.table import TopicTable, internal_topic
+from cometmq.broker.topics.table import internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import (
     GROUP,
@@ -59,8 +57,7 @@ from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
-from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError, StoreSettings
-from cometmq.system.clock import Clock
+from cometmq.store import Appended, NewRecord, SegmentNotReadyError, StoreSettings
 from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -124,13 +121,8 @@ class CheckService:
     """Checks the undecided half messages of a broker.
 
     Args:
+        core: of the broker; a slave checks nothing.
         halves: the half messages.
-        store: contains them.
-        producers: the groups that are online.
-        topics: gets the topic of those that are discarded.
-        role: a slave checks nothing.
-        settings, stored: return the current settings of broker and store.
-        clock: decides how old a half message is.
         durability: what the check of a half message that was put back waits for.
         may_send: returns whether a member may send to a topic; a check shows it the half message,
             so it must be allowed to. None if every member may.
@@ -138,27 +130,20 @@ class CheckService:
 
     def __init__(
         self,
+        core: Core,
         halves: HalfQueue,
-        store: MessageStore,
-        *,
-        producers: ProducerRegistry,
-        topics: TopicTable,
-        role: Role,
-        settings: Callable[[], BrokerSettings],
-        stored: Callable[[], StoreSettings],
-        clock: Clock,
         durability: DurabilityWait,
         may_send: Callable[[Member, str], bool] | None = None,
     ) -> None:
         self._may_send = may_send
         self._halves = halves
-        self._store = store
-        self._producers = producers
-        self._topics = topics
-        self._role = role
-        self._settings = settings
-        self._stored = stored
-        self._clock = clock
+        self._store = core.store
+        self._producers = core.producers
+        self._topics = core.topics
+        self._role = core.role
+        self._settings = core.settings
+        self._stored = core.configuration.reader_of(StoreSettings)
+        self._clock = core.clock
         self._durability = durability
         self._asks_slaves = True
         """Whether checks wait for slaves; not in the rest of a round in which they were late."""
@@ -176,7 +161,7 @@ class CheckService:
         self._unsent_bytes = 0
         self._unstorable: set[int] = set()
         """Queue offsets of half messages that the store never takes again, and that are logged."""
-        self._segment = SharedCall(store.wait_for_segment)
+        self._segment = SharedCall(core.store.wait_for_segment)
         self._unresponsive: set[str] = set()
         """Groups that do not read their requests, in this round."""
         self._waits_s = 0.0

@@ -15,7 +15,6 @@ from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
-from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
@@ -68,37 +67,16 @@ class TransactionsFeature(BrokerFeature):
     def _make_handler(self) -> TransactionHandler:
         from cometmq.broker.transactions.handler import TransactionHandler
 
-        core = self._core
+        durability = self._durability
         return TransactionHandler(
-            self.half_queue,
-            core.store,
-            topics=core.topics,
-            stats=core.stats,
-            settings=core.settings,
-            role=core.role,
-            clock=core.clock,
-            cold_reads=core.cold_reads,
-            durability=self._durability.wait,
-            commit=self._durability.synced_by,
-            timings=core.measures.timings,
+            self._core, self.half_queue, durability.wait, durability.synced_by
         )
 
     def _make_checks(self) -> CheckService:
         from cometmq.broker.transactions.check_service import CheckService
 
-        core = self._core
-        return CheckService(
-            self.half_queue,
-            core.store,
-            producers=core.producers,
-            topics=core.topics,
-            settings=core.settings,
-            role=core.role,
-            stored=core.configuration.reader_of(StoreSettings),
-            clock=core.clock,
-            durability=self._durability.wait,
-            may_send=None if self._access is None else self._access.may_send,
-        )
+        may_send = None if self._access is None else self._access.may_send
+        return CheckService(self._core, self.half_queue, self._durability.wait, may_send)
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler of decisions, and the checks of undecided half messages."""

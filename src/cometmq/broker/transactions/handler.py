@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from cometmq.broker.checks import sent_to_slave
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.config import BrokerSettings
+from cometmq.broker.core import Core
 from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
-from cometmq.broker.role import Role
-from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
-from cometmq.broker.timings import Timings
-from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model import property_names as names
@@ -45,8 +40,7 @@ from cometmq.protocol.headers.transaction import (
 )
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
-from cometmq.system.clock import Clock
+from cometmq.store import SegmentCreateError, SegmentNotReadyError
 from cometmq.system.failure_log import RateLimitedLog
 
 if TYPE_CHECKING:
@@ -67,46 +61,31 @@ class TransactionHandler:
     """Applies the decisions of producers, and puts half messages back for operators.
 
     Args:
+        core: of the broker; a slave decides nothing.
         halves: the half messages.
-        store: contains them.
-        topics: the topics to which messages are committed.
-        stats: counts committed messages.
-        settings: returns the current settings of the broker.
-        role: a slave decides nothing.
-        clock: decides whether a decision comes too late.
-        cold_reads: reads what is on the disk only.
         durability: what responses wait for.
         commit: syncs decisions to the disk; None with asynchronous flush.
-        timings: measures when transactions are decided.
     """
 
     def __init__(
         self,
+        core: Core,
         halves: HalfQueue,
-        store: MessageStore,
-        *,
-        topics: TopicTable,
-        stats: BrokerStats,
-        settings: Callable[[], BrokerSettings],
-        role: Role,
-        clock: Clock,
-        cold_reads: ColdReads,
         durability: DurabilityWait,
         commit: GroupCommit | None = None,
-        timings: Timings | None = None,
     ) -> None:
         self._halves = halves
-        self._store = store
-        self._segment = SharedCall(store.wait_for_segment)
-        self._topics = topics
-        self._stats = stats
-        self._settings = settings
-        self._role = role
-        self._clock = clock
-        self._cold_reads = cold_reads
+        self._store = core.store
+        self._segment = SharedCall(core.store.wait_for_segment)
+        self._topics = core.topics
+        self._stats = core.stats
+        self._settings = core.settings
+        self._role = core.role
+        self._clock = core.clock
+        self._cold_reads = core.cold_reads
         self._durability = durability
         self._commit = commit
-        self._timings = timings or Timings()
+        self._timings = core.measures.timings
         self._resuming = asyncio.Lock()
         self._refused = RateLimitedLog(log, "decisions were refused")
         self._moved = RateLimitedLog(log, "messages were committed to another queue")

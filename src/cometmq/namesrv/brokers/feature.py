@@ -30,13 +30,7 @@ NEEDS: Mapping[int, Needs] = {
 
 def build(core: Core) -> Feature:
     """Build the handlers of registrations, heartbeats and permissions, and the expiry job."""
-    brokers = BrokerHandler(
-        core.registry,
-        core.kv,
-        core.settings,
-        now_ms=core.now_ms,
-        notify=core.liveness.notify,
-    )
+    brokers = BrokerHandler(core)
     return Feature(
         {
             RequestCode.REGISTER_BROKER: exclusive(brokers.register),

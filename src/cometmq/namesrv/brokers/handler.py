@@ -6,19 +6,16 @@ Source: DefaultRequestProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cometmq.model.errors import ResponseError
 from cometmq.namesrv.brokers.registrations import read_registration
-from cometmq.namesrv.config import NameServerSettings
-from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE, KvTable
+from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE
 from cometmq.namesrv.registry import (
     BrokerKey,
     IncrementFirstError,
-    MinIdNotice,
     RegistrationRefusedError,
-    Registry,
 )
 from cometmq.protocol.bodies.common import DataVersion, KVTable
 from cometmq.protocol.bodies.route import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
@@ -39,6 +36,9 @@ from cometmq.protocol.headers.namesrv import (
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, encode, off_loop
 
+if TYPE_CHECKING:
+    from cometmq.namesrv.core import Core
+
 log = logging.getLogger(__name__)
 
 
@@ -46,27 +46,15 @@ class BrokerHandler:
     """Handles registrations, heartbeats, members of groups and permissions.
 
     Args:
-        registry: the registered brokers.
-        kv: contains the order configurations.
-        settings: returns the current settings.
-        now_ms: returns the time of a monotonic clock.
-        notify: notifies the brokers of a group that its smallest id changed.
+        core: of the name server.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        kv: KvTable,
-        settings: Callable[[], NameServerSettings],
-        *,
-        now_ms: Callable[[], int],
-        notify: Callable[[MinIdNotice], None],
-    ) -> None:
-        self._registry = registry
-        self._kv = kv
-        self._settings = settings
-        self._now_ms = now_ms
-        self._notify = notify
+    def __init__(self, core: Core) -> None:
+        self._registry = core.registry
+        self._kv = core.kv
+        self._settings = core.settings
+        self._now_ms = core.now_ms
+        self._notify = core.liveness.notify
 
     async def register(self, request: Request) -> Response:
         """REGISTER_BROKER (103)."""

@@ -24,7 +24,7 @@ NEEDS: Mapping[int, Needs] = {
 
 def build(core: Core) -> Feature:
     """Build the handlers of routes of topics, and of brokers by cluster."""
-    routes = RouteHandler(core.registry, core.kv, core.settings, up_ms=core.up_ms)
+    routes = RouteHandler(core)
     return Feature(
         {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,

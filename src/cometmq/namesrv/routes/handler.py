@@ -7,13 +7,12 @@ Source: ClientRequestProcessor and ZoneRouteRPCHook, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import ResponseError
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE, KvTable
-from cometmq.namesrv.registry import Registry
+from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE
 from cometmq.namesrv.routes.route_data import (
     BROKERS_AT_ONCE,
     cluster_info,
@@ -28,6 +27,9 @@ from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import encode, join
 
+if TYPE_CHECKING:
+    from cometmq.namesrv.core import Core
+
 _NAME_SHOWN_MAX = 512
 
 
@@ -35,24 +37,14 @@ class RouteHandler:
     """Handles requests for routes and clusters.
 
     Args:
-        registry: the registered brokers.
-        kv: contains the order configurations.
-        settings: returns the current settings.
-        up_ms: returns how long the name server has been running.
+        core: of the name server.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        kv: KvTable,
-        settings: Callable[[], NameServerSettings],
-        *,
-        up_ms: Callable[[], int],
-    ) -> None:
-        self._registry = registry
-        self._kv = kv
-        self._settings = settings
-        self._up_ms = up_ms
+    def __init__(self, core: Core) -> None:
+        self._registry = core.registry
+        self._kv = core.kv
+        self._settings = core.settings
+        self._up_ms = core.up_ms
 
     def route(self, request: Request) -> Response | Awaitable[Response]:
         """GET_ROUTEINFO_BY_TOPIC (105)."""

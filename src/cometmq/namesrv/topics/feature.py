@@ -34,7 +34,7 @@ def build(core: Core) -> Feature:
     def topics() -> TopicHandler:
         from cometmq.namesrv.topics.handler import TopicHandler
 
-        return TopicHandler(core.registry, core.settings)
+        return TopicHandler(core)
 
     return Feature(
         {

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.namesrv.checks import check_name
-from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
 from cometmq.protocol.bodies.common import TopicList
 from cometmq.protocol.bodies.route import QueueData, TopicRouteData
@@ -24,6 +24,9 @@ from cometmq.protocol.headers.namesrv import (
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, decode, encode
 
+if TYPE_CHECKING:
+    from cometmq.namesrv.core import Core
+
 log = logging.getLogger(__name__)
 
 
@@ -31,13 +34,12 @@ class TopicHandler:
     """Handles requests for topics.
 
     Args:
-        registry: the registered brokers and their topics.
-        settings: returns the current settings.
+        core: of the name server.
     """
 
-    def __init__(self, registry: Registry, settings: Callable[[], NameServerSettings]) -> None:
-        self._registry = registry
-        self._settings = settings
+    def __init__(self, core: Core) -> None:
+        self._registry = core.registry
+        self._settings = core.settings
 
     async def all(self, request: Request) -> Response:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""

@@ -16,6 +16,7 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Request
+from cometmq.store import MessageStore, StoreSettings
 from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 
@@ -30,13 +31,9 @@ class Broker:
             tables.clock, filters=tables.filters, on_change=notifier.notify
         )
         self.producers = ProducerRegistry(tables.clock)
-        beats = HeartbeatHandler(
-            consumers=self.consumers,
-            producers=self.producers,
-            topics=tables.topics,
-            groups=tables.groups,
-            settings=lambda: tables.settings,
-        )
+        store = MessageStore(StoreSettings(root=tables.config.parent), clock=tables.clock)
+        core = tables.core(store, consumers=self.consumers, producers=self.producers)
+        beats = HeartbeatHandler(core)
         self._handlers = {
             RequestCode.HEART_BEAT: beats.heartbeat,
             RequestCode.UNREGISTER_CLIENT: beats.unregister,

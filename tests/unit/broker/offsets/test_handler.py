@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.handler import AHEAD_OF_ALL, OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
@@ -36,24 +35,8 @@ class Broker:
         self.consumers = ConsumerRegistry(tables.clock)
         tables.topic("T", queues=2)
         tables.group("g")
-        cold_reads = ColdReads()
-        offsets = OffsetHandler(
-            tables.offsets,
-            store=store,
-            cold_reads=cold_reads,
-            topics=tables.topics,
-            groups=tables.groups,
-        )
-        bounds = QueueBoundsHandler(store, cold_reads)
-        reset = ResetHandler(
-            tables.offsets,
-            consumers=self.consumers,
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            settings=lambda: tables.settings,
-            role=tables.role,
-        )
+        core = tables.core(store, consumers=self.consumers)
+        offsets, bounds, reset = OffsetHandler(core), QueueBoundsHandler(core), ResetHandler(core)
         self.told: list[Command] = []
         self.server, self.client = link(
             {

@@ -27,6 +27,7 @@ from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.brokers.cores import core_of
 from support.wire.memory_link import link
 from unit.broker.conftest import nothing_else
 
@@ -74,20 +75,18 @@ class Broker:
         self.handlers = self._routes()
 
     def _routes(self) -> dict[int, Any]:
-        topics = TopicHandler(
-            self.topics,
-            self.store,
+        core = core_of(
             lambda: self.settings,
+            self.store,
+            self.clock,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            stats=self.stats,
             role=self.role,
-            announce=self._announce,
-            forget=self._forget_topic,
         )
-        groups = GroupHandler(
-            self.groups,
-            self.role,
-            forget_offsets=self.offsets.forget_group,
-            forget_statistics=self.stats.forget_group,
-        )
+        topics = TopicHandler(core, announce=self._announce, forget=self._forget_topic)
+        groups = GroupHandler(core)
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_list,

@@ -130,34 +130,16 @@ class World:
             cold_reads=cold_reads,
         )
         self.stats = BrokerStats("C", clock=self.clock, is_system_topic=lambda _: False)
-        handler = TransactionHandler(
-            self.halves,
-            self.store,
-            topics=self.tables.topics,
-            stats=self.stats,
-            settings=lambda: self.tables.settings,
-            role=self.tables.role,
-            clock=self.clock,
-            cold_reads=cold_reads,
-            durability=self.durability,
-            commit=self.commit,
+        core = self.tables.core(
+            self.store, producers=self.producers, stats=self.stats, cold_reads=cold_reads
         )
+        handler = TransactionHandler(core, self.halves, self.durability, self.commit)
         self.handlers = {
             RequestCode.END_TRANSACTION: handler.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: handler.resume,
         }
         self.client: Connection = link(self.handlers)[1]
-        self.checks = CheckService(
-            self.halves,
-            self.store,
-            producers=self.producers,
-            topics=self.tables.topics,
-            settings=lambda: self.tables.settings,
-            role=self.tables.role,
-            stored=lambda: self.store.settings,
-            clock=self.clock,
-            durability=self.durability,
-        )
+        self.checks = CheckService(core, self.halves, self.durability)
         self.tables.role.on_change(self.checks.role_changed)
 
     async def start(self, *, loads: bool = True) -> World:

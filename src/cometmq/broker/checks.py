@@ -27,6 +27,11 @@ LONG_MAX: Final = 2**63 - 1
 with a larger one."""
 
 
+def invalid(remark: str) -> ResponseError:
+    """Return the refusal of a request with an invalid value: 29."""
+    return ResponseError(ResponseCode.INVALID_PARAMETER, remark)
+
+
 def check_group(name: str) -> None:
     """Refuse a group's name that breaks the rules.
 
@@ -36,7 +41,7 @@ def check_group(name: str) -> None:
     try:
         check_group_name(name)
     except InvalidNameError as problem:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from problem
+        raise invalid(problem.remark) from problem
 
 
 def check_subscribed_topic(name: str) -> None:
@@ -51,7 +56,7 @@ def check_subscribed_topic(name: str) -> None:
         else:
             check_topic_name(name)
     except InvalidNameError as problem:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from problem
+        raise invalid(problem.remark) from problem
 
 
 def check_client_id(client_id: str) -> None:
@@ -61,10 +66,9 @@ def check_client_id(client_id: str) -> None:
         ResponseError: 29.
     """
     if not 0 < len(client_id) <= CLIENT_ID_CHARS_MAX or not client_id.isprintable():
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
+        raise invalid(
             f"client id {client_id[:40]!r} of {len(client_id)} characters is illegal, expected "
-            f"1 to {CLIENT_ID_CHARS_MAX} printable ones",
+            f"1 to {CLIENT_ID_CHARS_MAX} printable ones"
         )
 
 
@@ -76,9 +80,8 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
     """
     queues = max(topic.read_queue_nums, topic.write_queue_nums)
     if not 0 <= queue_id < queues:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] has {queues} queues",
+        raise invalid(
+            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] has {queues} queues"
         )
 
 
@@ -89,10 +92,7 @@ def check_number(name: str, value: int, least: int, most: int) -> None:
         ResponseError: 29.
     """
     if not least <= value <= most:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
-            f"{name} is {str(value)[:40]}, expected {least} to {most}",
-        )
+        raise invalid(f"{name} is {str(value)[:40]}, expected {least} to {most}")
 
 
 def check_body(request: Request, bytes_max: int) -> None:
@@ -102,10 +102,9 @@ def check_body(request: Request, bytes_max: int) -> None:
         ResponseError: 29.
     """
     if len(request.body) > bytes_max:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
+        raise invalid(
             f"a body of {len(request.body)} bytes, expected at most {bytes_max}"
-            f" in a request with code {request.code}",
+            f" in a request with code {request.code}"
         )
 
 

@@ -25,6 +25,7 @@ from cometmq.access.users.policies import (
     with_resources_like,
 )
 from cometmq.access.users.user import User, UserStatus, UserType
+from cometmq.broker.checks import invalid
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -182,7 +183,7 @@ class UserHandler:
 
 def _name(username: str | None) -> str:
     if not (username or "").strip():
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        raise invalid("The username is blank")
     return username or ""
 
 

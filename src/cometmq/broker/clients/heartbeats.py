@@ -20,6 +20,7 @@ from cometmq.broker.checks import (
     check_group,
     check_number,
     check_subscribed_topic,
+    invalid,
 )
 from cometmq.broker.clients.member_subscriptions import Subscriptions, subscriptions_of
 from cometmq.broker.core import Core
@@ -322,7 +323,4 @@ def _check_content(data: HeartbeatData) -> None:
 
 def _check_limit(what: str, count: int, limit: int) -> None:
     if count > limit:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
-            f"a heartbeat with {count} {what}, expected at most {limit}",
-        )
+        raise invalid(f"a heartbeat with {count} {what}, expected at most {limit}")

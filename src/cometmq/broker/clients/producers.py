@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from cometmq.broker.checks import invalid
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
-from cometmq.model.errors import ResponseError
-from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import RateLimitedLog
@@ -57,9 +56,8 @@ class ProducerRegistry:
         known = self._by_connection.get(connection) or set()
         count = len(known) + len(set(groups).difference(known))
         if count > GROUPS_MAX:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"a connection with {count} producer groups, expected at most {GROUPS_MAX}",
+            raise invalid(
+                f"a connection with {count} producer groups, expected at most {GROUPS_MAX}"
             )
 
     def register(self, connection: Peer, client_id: str, group: str, access_key: str = "") -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
 
-from cometmq.broker.checks import check_group, check_subscribed_topic
+from cometmq.broker.checks import check_group, check_subscribed_topic, invalid
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.filters.bloom import BloomFilter, bits_of, set_all
 from cometmq.broker.filters.matchers import RetryMatcher, SqlMatcher
@@ -119,10 +119,6 @@ class _AnyFilters(Part, kw_only=True):
     """As `StoredFilters`; its topics are converted one by one."""
 
     filter_data_by_topic: dict[str, Any] = field(default_factory=dict)
-
-
-def _bad_entry(problem: str) -> ResponseError:
-    return ResponseError(ResponseCode.INVALID_PARAMETER, problem)
 
 
 class FilterData:
@@ -486,7 +482,7 @@ class FilterTable:
         check_subscribed_topic(topic)
         check_group(group)
         if not self._has_room(data.expression):
-            raise _bad_entry(f"expected {ENTRIES_MAX} entries of {CHARS_MAX} characters at most")
+            raise invalid(f"expected {ENTRIES_MAX} entries of {CHARS_MAX} characters at most")
         now_ms = self._clock.now_ms()
         for name, time_ms in (
             ("bornTime", data.born_time),
@@ -494,16 +490,16 @@ class FilterTable:
             ("clientVersion", data.client_version),
         ):
             if not 0 <= time_ms <= now_ms + _AHEAD_MS_MAX:
-                raise _bad_entry(f"met {name} {str(time_ms)[:40]}, expected a time up to now")
+                raise invalid(f"met {name} {str(time_ms)[:40]}, expected a time up to now")
         positions = self.bloom.positions(f"{group}#{topic}")
         stored = data.bloom_filter_data or BloomData()
         if stored.bit_num != self.bloom.size_bits or tuple(stored.bit_pos) != positions:
-            raise _bad_entry(
+            raise invalid(
                 f"met bits for bit maps of {str(stored.bit_num)[:40]} bits, expected bits"
                 f" {list(positions)} of {self.bloom.size_bits}"
             )
         if is_tag_kind(data.expression_type):
-            raise _bad_entry(f"met the expression type {data.expression_type!r}, expected SQL92")
+            raise invalid(f"met the expression type {data.expression_type!r}, expected SQL92")
         subscription = Subscription(
             SubscriptionData(
                 topic=topic,
@@ -513,7 +509,7 @@ class FilterTable:
             )
         )
         if subscription.expression is None:
-            raise _bad_entry(subscription.problem)
+            raise invalid(subscription.problem)
         entry = FilterData(
             topic,
             group,

@@ -17,6 +17,7 @@ from cometmq.broker.checks import (
     check_body,
     check_is_master,
     check_number,
+    invalid,
 )
 from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, first_of_page, page_of
@@ -89,7 +90,7 @@ class GroupHandler:
         check_body(request, GROUPS_BYTES_MAX)
         configs = (await decode(SubscriptionGroupList, request.body)).group_config_list
         if len(configs) > GROUPS_AT_ONCE_MAX:
-            raise _illegal(f"{len(configs)} groups, expected at most {GROUPS_AT_ONCE_MAX}")
+            raise invalid(f"{len(configs)} groups, expected at most {GROUPS_AT_ONCE_MAX}")
         return await self._put(configs, request)
 
     async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
@@ -169,7 +170,7 @@ class GroupHandler:
             check_is_master(self._role)
             _check_name(header.group)
             if not 0 < len(header.topic) <= NAME_CHARS_MAX:
-                raise _illegal(f"a topic of {len(header.topic)} characters")
+                raise invalid(f"a topic of {len(header.topic)} characters")
             await self._groups.set_readable(header.group, header.topic, header.readable)
         body = GroupForbidden(
             group=header.group,
@@ -216,13 +217,13 @@ def _check(config: SubscriptionGroupConfig) -> None:
 
 def _check_retry_policy(policy: GroupRetryPolicy) -> None:
     if policy.type not in (CUSTOMIZED, EXPONENTIAL):
-        raise _illegal(
+        raise invalid(
             f"the type of groupRetryPolicy is {policy.type[:80]!r}, expected {CUSTOMIZED} or"
             f" {EXPONENTIAL}"
         )
     delays = (policy.customized_retry_policy or CustomizedRetryPolicy()).next or []
     if len(delays) > RETRY_DELAYS_MAX:
-        raise _illegal(
+        raise invalid(
             f"groupRetryPolicy has {len(delays)} delays, expected at most {RETRY_DELAYS_MAX}"
         )
     growing = policy.exponential_retry_policy or ExponentialRetryPolicy()
@@ -239,8 +240,4 @@ def _check_name(name: str) -> None:
     try:
         check_group_name(name)
     except InvalidNameError as problem:
-        raise _illegal(problem.remark) from None
-
-
-def _illegal(remark: str) -> ResponseError:
-    return ResponseError(ResponseCode.INVALID_PARAMETER, remark)
+        raise invalid(problem.remark) from None

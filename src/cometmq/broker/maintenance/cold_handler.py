@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from cometmq.broker.checks import invalid
 from cometmq.broker.cold_flow_control import ColdFlowControl
 from cometmq.broker.config import BrokerSettings
-from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.broker_admin import SetCommitlogReadModeRequest
@@ -113,9 +113,7 @@ class ColdReadsHandler:
         """
         mode = request.header(SetCommitlogReadModeRequest).read_ahead_mode
         if mode not in READS_AHEAD:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"
-            )
+            raise invalid("set commitlog readahead mode param value error")
         peer = request.connection.peer_text
         self._configuration.set({"dataReadAheadEnable": READS_AHEAD[mode]}, f"request of {peer}")
         log.info("dataReadAheadEnable=%s peer=%s", READS_AHEAD[mode], peer)
@@ -124,9 +122,8 @@ class ColdReadsHandler:
 
 def _check_group(group: str) -> None:
     if not 0 < len(group) <= GROUP_LENGTH_MAX:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
-            f"group {group[:GROUP_LENGTH_MAX]!r}: expected 1 to {GROUP_LENGTH_MAX} characters",
+        raise invalid(
+            f"group {group[:GROUP_LENGTH_MAX]!r}: expected 1 to {GROUP_LENGTH_MAX} characters"
         )
 
 
@@ -134,7 +131,6 @@ def _limit(group: str, text: str) -> int:
     _check_group(group)
     if text.isascii() and text.isdigit() and 0 < int(text[:20]) <= LIMIT_MAX:
         return int(text)
-    raise ResponseError(
-        ResponseCode.INVALID_PARAMETER,
-        f"limit of cold reads of group {group}: {text:.100}, expected 1 to {LIMIT_MAX} bytes",
+    raise invalid(
+        f"limit of cold reads of group {group}: {text:.100}, expected 1 to {LIMIT_MAX} bytes"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
-from cometmq.broker.checks import check_group, check_queue
+from cometmq.broker.checks import check_group, check_queue, invalid
 from cometmq.broker.cold_reads import bring_in
 from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, page_of
@@ -73,10 +73,7 @@ class OffsetHandler:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         check_queue(config, queue_id)
         if header.commit_offset < 0:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"Offset is {header.commit_offset}, expected 0 or more, topic is {topic}",
-            )
+            raise invalid(f"Offset is {header.commit_offset}, expected 0 or more, topic is {topic}")
         if self._offsets.is_reset_pending(group, topic, queue_id):
             return Response(remark="Offset has been previously reset")
         self._offsets.commit_of_client(group, topic, queue_id, header.commit_offset)
@@ -129,10 +126,7 @@ class OffsetHandler:
         header = request.header(QueryCorrectionOffsetRequest)
         filtered = header.filter_groups or ""
         if filtered.count(",") > FILTER_GROUPS_MAX:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"more than {FILTER_GROUPS_MAX} groups to leave out",
-            )
+            raise invalid(f"more than {FILTER_GROUPS_MAX} groups to leave out")
         left_out = set(filtered.split(","))
         slices = Slices()
         slowest = await self._slowest(header.topic, left_out, slices)

@@ -9,6 +9,7 @@ the form of 220 by the requester instead of by the member.
 
 from __future__ import annotations
 
+from cometmq.broker.checks import invalid
 from cometmq.broker.core import Core
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
@@ -84,10 +85,9 @@ class ResetHandler:
                 async for queue in slices.each(range(topic.read_queue_nums))
             }
         if queue_id >= topic.read_queue_nums:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
+            raise invalid(
                 f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
         if header.offset is None or header.offset < 0:
             return {queue_id: self._by_time(header.topic, queue_id, header.timestamp)}

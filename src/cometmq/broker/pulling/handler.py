@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
-from cometmq.broker.checks import broker_stopping
+from cometmq.broker.checks import broker_stopping, invalid
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.core import Core
@@ -446,11 +446,10 @@ class PullHandler:
                 f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
             )
         if not 0 <= pull.queue_id < topic.read_queue_nums:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
+            raise invalid(
                 f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[{pull.wire.peer_text}]",
+                f"consumer:[{pull.wire.peer_text}]"
             )
         return topic
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number
+from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number, invalid
 from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, first_of_page, page_of
 from cometmq.broker.topics import attributes
@@ -96,7 +96,7 @@ class TopicHandler:
         check_body(request, TOPICS_BYTES_MAX)
         configs = (await decode(TopicConfigList, request.body)).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
-            raise _illegal(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
+            raise invalid(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
         wanted = [(config, _as_changes(config)) async for config in Slices().each(configs)]
         return await self._put(wanted, request)
 
@@ -133,7 +133,7 @@ class TopicHandler:
         try:
             check_topic_name(name)
         except InvalidNameError as problem:
-            raise _illegal(problem.remark) from None
+            raise invalid(problem.remark) from None
         self._check_not_system(name)
         _check_numbers(config)
         try:
@@ -146,12 +146,12 @@ class TopicHandler:
             found.get(attributes.MESSAGE_TYPE) == attributes.MIXED
             and not self._settings().enable_mixed_message_type
         ):
-            raise _illegal("MIXED message type is not supported.")
+            raise invalid("MIXED message type is not supported.")
         return msgspec.structs.replace(config, attributes=found)
 
     def _check_not_system(self, name: str) -> None:
         if self._settings().validate_system_topic_when_update and self._topics.is_system(name):
-            raise _illegal(f"The topic[{name}] is conflict with system topic.")
+            raise invalid(f"The topic[{name}] is conflict with system topic.")
 
     # --- deleting -------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class TopicHandler:
         name = request.header(DeleteTopicInBrokerRequest).topic
         check_is_master(self._role)
         if not name.strip():
-            raise _illegal("The specified topic is blank.")
+            raise invalid("The specified topic is blank.")
         self._check_not_system(name)
         # The table first: if it cannot be written, nothing has changed.
         if await self._topics.delete(name, self._drop):
@@ -231,7 +231,7 @@ def _check_numbers(config: TopicConfig) -> None:
     check_number("perm", config.perm, 0, _PERM_MAX)
     check_number("topicSysFlag", config.topic_sys_flag, -INT_MAX - 1, INT_MAX)
     if config.topic_filter_type not in _FILTER_TYPES:
-        raise _illegal(
+        raise invalid(
             f"topicFilterType is {config.topic_filter_type[:80]!r},"
             f" expected {' or '.join(_FILTER_TYPES)}"
         )
@@ -244,7 +244,3 @@ def _as_changes(config: TopicConfig) -> str:
         sign = "" if key[:1] in ("+", "-") else "+"
         parts.append(key if key.startswith("-") else f"{sign}{key}={value}")
     return ",".join(parts)
-
-
-def _illegal(remark: str) -> ResponseError:
-    return ResponseError(ResponseCode.INVALID_PARAMETER, remark)

@@ -351,7 +351,7 @@ async def test_sends_to_the_old_master_go_on_after_an_election(elected: ElectedP
     await until(lambda: log_of(first) == log_of(second))
 
     await elected.pairs.stop(second)
-    await until(lambda: is_master(first))
+    await until(lambda: is_master(first) and first.core.role.in_force.is_set())
     assert (await elected.send(first, b"3", "T")).code == ResponseCode.SUCCESS
     assert await elected.pairs.consume("g", "T", 3) == [b"1", b"2", b"3"]
 

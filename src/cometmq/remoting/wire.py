@@ -301,6 +301,8 @@ class Wire:
     def abort(self) -> None:
         """Close at once, losing what was not sent yet."""
         self._closing = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
         if self._transport is not None:
             self._transport.abort()
 
@@ -615,7 +617,7 @@ class Wire:
     def _write_burst(self) -> None:
         """Write a burst of what is unsent, and wait with the rest for the next iterations."""
         self._burst_waits = False
-        if self._transport is None or self._writing_paused:
+        if self._transport is None or self._writing_paused or not self._unsent:
             return
         if self._batch.room_bytes < _JOIN_BYTES_MAX:
             self._await_room()

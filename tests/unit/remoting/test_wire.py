@@ -224,3 +224,14 @@ async def test_a_connection_that_cannot_be_written_or_is_lost_does_not_keep_the_
     assert lost.answers == broken.answers == []
     assert "cannot write" in caplog.text
     assert broken.transport.aborted
+
+
+async def test_an_aborted_connection_writes_no_further_burst(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (aborted,) = wires(1)
+    aborted.transport.arrive(asked(1, bytes(3 * BURST_BYTES_MAX)))
+    aborted.connection.abort()
+    await asyncio.sleep(0)
+    assert written([aborted]) == BURST_BYTES_MAX
+    assert caplog.text == ""

@@ -35,7 +35,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]
 
 from support.processes.server import Standalone  # noqa: E402
-from support.stores.scheduled import Journey, Wire, frames_of, journeys  # noqa: E402
+from support.stores.scheduled_messages import Journey, Wire, frames_of, journeys  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")

@@ -43,7 +43,7 @@ from codes import Request  # noqa: E402
 from servers import CometBroker, CometNameServer, Settings, connect  # noqa: E402
 
 from support.brokers.replicas import CometReplica  # noqa: E402
-from support.controllers.elected import COMET, running_elected  # noqa: E402
+from support.controllers.elected_processes import COMET, running_elected  # noqa: E402
 from support.controllers.failover_load import Load, create_topic  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES

@@ -28,7 +28,7 @@ from cometmq.client.admin import DeadLetter, ResendStatus, ResendTo, Resent
 from cometmq.model import property_names as names
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
 from support.checks.waiting import until
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters, give_up
 from support.clients.recording_handlers import Seen
 

@@ -23,7 +23,7 @@ from cometmq.model.group import (
     GroupRetryPolicy,
     SubscriptionGroupConfig,
 )
-from support.clients.reading import until_queued
+from support.clients.stored_messages import until_queued
 
 FOUND_S = 120.0
 

@@ -21,7 +21,7 @@ from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.properties import decode_properties
 from support.brokers.scripted import ScriptedCluster, SentBroker
-from support.clients.reading import read_all
+from support.clients.stored_messages import read_all
 
 # --- given as one -------------------------------------------------------------------------------
 

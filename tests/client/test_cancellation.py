@@ -1,9 +1,9 @@
 """Any public coroutine can be cancelled wherever it waits: its client stays usable.
 
 Each call is cancelled at its first wait, at its second and so on, once while the wait lasts and
-once in the moment when it is over (see `support.checks.cancelling`). After each run the same client
-sends a message over the same connection. What opens and closes a client is cancelled too; then
-nothing of it may be left.
+once in the moment when it is over (see `support.checks.cancellation`). After each run the same
+client sends a message over the same connection. Calls that open or close a client are cancelled
+too, and may then leave nothing open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import CometError
-from support.checks.cancelling import cancel_at_every_await
+from support.checks.cancellation import cancel_at_every_await
 from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,

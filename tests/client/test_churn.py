@@ -14,7 +14,7 @@ import pytest
 from servers import Cluster, connect, new_group, new_topic
 
 from support.clients.churn import MEMBERS, Crowd
-from support.clients.counting import badly_shared, lost, out_of_order, skipped
+from support.clients.delivery_check import badly_shared, lost, out_of_order, skipped
 from support.runner.tiers import is_long_run, new_seed, rounds
 
 pytestmark = pytest.mark.long_elsewhere

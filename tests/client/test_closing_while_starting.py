@@ -29,7 +29,7 @@ from cometmq.remoting import Request, Response
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.pop_broker import PopBroker
 from support.brokers.scripted import ScriptedCluster, route
-from support.clients.consuming import MemoryOffsets
+from support.clients.consumer_inputs import MemoryOffsets
 
 ENDS_S = 60
 REQUESTS_MAX = 30

@@ -25,10 +25,10 @@ from cometmq.client.admin import DeadLetter, ResendStatus
 from cometmq.client.errors import CompressionError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.lazy_record import stored_body
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
-from support.clients.reading import read_all
 from support.clients.recording_handlers import Seen
+from support.clients.stored_messages import read_all
 
 KINDS = ("zlib", "lz4", "zstd")
 

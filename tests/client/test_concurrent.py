@@ -36,8 +36,8 @@ from cometmq.protocol.codes import RequestCode
 from support.brokers.clusters import COMET
 from support.checks.waiting import until
 from support.clients.in_flight import InFlight
-from support.clients.reading import until_queued
 from support.clients.recording_handlers import Seen
+from support.clients.stored_messages import until_queued
 
 WAIT_S = 120.0
 

@@ -18,7 +18,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client.settings import ClientSettings
 from cometmq.client.subscription_check import Difference, SubscriptionCheck, check
-from support.checks.cancelling import cancel_at_every_await
+from support.checks.cancellation import cancel_at_every_await
 from support.clients.members import SilentConsumer
 
 NOTICED_S = 120.0

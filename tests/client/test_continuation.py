@@ -23,7 +23,7 @@ from cometmq.client import (
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.offsets import QueueOffset
 from support.checks.waiting import until
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.recording_handlers import Seen
 
 SOON: dict[str, Any] = {"rebalance_ms": 1_000, "route_refresh_ms": 1_000, "hold_ms": 1_000}

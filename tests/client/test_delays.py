@@ -11,7 +11,7 @@ from servers import Cluster
 
 from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ResponseError
 from cometmq.model import property_names as names
-from support.clients.reading import read_all
+from support.clients.stored_messages import read_all
 from support.runner.versions import VERSIONS_5
 
 

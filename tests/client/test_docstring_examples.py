@@ -35,7 +35,7 @@ from cometmq.client import (
 )
 from cometmq.client.admin import DeadLetterPage
 from support.brokers.clusters import TARGETS
-from support.brokers.transacting import Commits
+from support.brokers.transaction_broker import Commits
 from support.clients.client_names import public_names
 from support.clients.dead_letters import give_up
 from support.runner.versions import VERSIONS_5

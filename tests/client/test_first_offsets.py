@@ -13,8 +13,8 @@ from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.continuation import Continuation
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom
 from cometmq.model.offsets import QueueOffset
-from support.clients.consuming import MemoryOffsets
-from support.clients.reading import until_queued
+from support.clients.consumer_inputs import MemoryOffsets
+from support.clients.stored_messages import until_queued
 
 GAP_S = 0.3
 STARTS = [StartFrom.LAST, StartFrom.FIRST, datetime(2020, 1, 1, tzinfo=UTC)]

@@ -19,7 +19,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.stream import KINDS, consuming
 from support.runner.tiers import rounds
 

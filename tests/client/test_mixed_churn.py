@@ -33,7 +33,7 @@ from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
 from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
-from support.clients.counting import (
+from support.clients.delivery_check import (
     Repeat,
     Seen,
     Tenures,

@@ -11,7 +11,7 @@ from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, P
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
-from support.clients.reading import until_queued
+from support.clients.stored_messages import until_queued
 
 WAIT_S = 60.0
 

@@ -29,7 +29,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.brokers.clusters import COMET
 from support.checks.waiting import WAIT_S, until
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.recording_handlers import FailsAtFirst, Seen
 

@@ -27,7 +27,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
 from support.checks.waiting import WAIT_S, until
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.in_flight import InFlight
 from support.clients.recording_handlers import FailsAtFirst, Seen

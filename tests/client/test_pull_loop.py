@@ -36,7 +36,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
 from support.checks.waiting import Changes, until
-from support.clients.reading import until_queued
+from support.clients.stored_messages import until_queued
 
 WAIT_S = 120.0
 

@@ -20,7 +20,7 @@ from cometmq.client import (
 from cometmq.client.errors import OffsetRangeError
 from cometmq.client.settings import PullSettings
 from cometmq.model.offsets import QueueOffset
-from support.clients.reading import until_queued
+from support.clients.stored_messages import until_queued
 
 BY_HAND = PullSettings(auto_commit_ms=0)
 

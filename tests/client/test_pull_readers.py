@@ -24,7 +24,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client.settings import PullSettings
-from support.clients.reading import until_queued
+from support.clients.stored_messages import until_queued
 
 COUNT = 10
 BY_HAND = PullSettings(auto_commit_ms=0)

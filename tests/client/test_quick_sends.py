@@ -47,7 +47,7 @@ from support.brokers.scripted import (
     SentBroker,
     route,
 )
-from support.clients.reading import read_all, read_until
+from support.clients.stored_messages import read_all, read_until
 
 MESSAGE = Message(topic="t", body=b"x")
 QUEUE = MessageQueue("t", "a", 1)

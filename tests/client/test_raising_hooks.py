@@ -35,8 +35,8 @@ from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.pop_broker import QUEUE, PopBroker, Shop
 from support.brokers.queue_broker import QueueBroker
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, SentBroker, route
-from support.brokers.transacting import Commits, TransactionBroker
-from support.clients.consuming import MemoryOffsets
+from support.brokers.transaction_broker import Commits, TransactionBroker
+from support.clients.consumer_inputs import MemoryOffsets
 from support.clients.members import SilentProducer
 
 ENDS_S = 60

@@ -30,7 +30,7 @@ from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.recording_handlers import FailsAtFirst, Seen
 

@@ -32,7 +32,7 @@ from cometmq.remoting import Request, Response
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster, route
 from support.checks.waiting import WAIT_S, until
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.recording_handlers import Seen
 from support.processes import running_consumer
 

@@ -33,7 +33,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError, ConnectionLostError, Request, Response
 from cometmq.remoting.client import REFUSED_S
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
-from support.clients.reading import read_until
+from support.clients.stored_messages import read_until
 
 MESSAGE = Message(topic="t", body=b"x")
 AWAY_S = 1.0

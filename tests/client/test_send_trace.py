@@ -29,8 +29,8 @@ from cometmq.protocol.headers.send import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
 from support.brokers.scripted import OFFSET_ID, Act, ScriptedCluster, SentBroker
-from support.brokers.transacting import TransactionBroker
-from support.clients.reading import read_all
+from support.brokers.transaction_broker import TransactionBroker
+from support.clients.stored_messages import read_all
 
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
 

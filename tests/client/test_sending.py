@@ -36,7 +36,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.message_id import decode_unique_id
 from cometmq.protocol.properties import decode_properties
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, SentBroker
-from support.clients.reading import read_all
+from support.clients.stored_messages import read_all
 
 MESSAGE = Message(topic="t", body=b"x")
 

@@ -26,7 +26,7 @@ from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from support.checks.waiting import WAIT_S
-from support.clients.consuming import from_the_first
+from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.recording_handlers import Seen
 from support.runner.versions import VERSIONS_5

@@ -26,7 +26,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
 from cometmq.remoting import Request, Response
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
-from support.checks.cancelling import cancel_at_every_await
+from support.checks.cancellation import cancel_at_every_await
 from support.clients.members import SilentConsumer
 
 IN_TIME_S = 120.0

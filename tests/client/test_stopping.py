@@ -29,7 +29,7 @@ from cometmq.client import (
 from cometmq.model.errors import RemotingError, ResponseError
 from support.brokers.clusters import COMET
 from support.checks.waiting import WAIT_S, until
-from support.clients.consuming import MemoryOffsets, from_the_first
+from support.clients.consumer_inputs import MemoryOffsets, from_the_first
 from support.clients.recording_handlers import Seen
 
 HANGS_S = 60.0

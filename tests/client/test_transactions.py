@@ -39,8 +39,8 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from support.brokers.scripted import Act, ScriptedCluster, route
-from support.brokers.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
-from support.checks.cancelling import cancel_at_every_await
+from support.brokers.transaction_broker import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
+from support.checks.cancellation import cancel_at_every_await
 from support.processes.examples import FOLDER as EXAMPLES
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])

@@ -34,7 +34,7 @@ from cometmq.client import (
     blocking,
 )
 from cometmq.model.errors import CometError
-from support.checks.cancelling import at_wait
+from support.checks.cancellation import at_wait
 from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,

@@ -19,7 +19,7 @@ import pytest
 
 from support.processes.server import Standalone
 from support.runner.tiers import new_seed, rounds
-from support.stores.scheduled import Wire, frames_of, journeys
+from support.stores.scheduled_messages import Wire, frames_of, journeys
 
 KILLS = rounds(test=4, long=30)
 MESSAGES = rounds(test=20_000, long=100_000)

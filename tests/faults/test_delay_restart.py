@@ -15,7 +15,7 @@ from codes import Answer, Request
 from wire import Connection
 
 from support.processes.server import Standalone
-from support.stores.scheduled import Wire
+from support.stores.scheduled_messages import Wire
 
 MESSAGES = 60
 BODIES = [str(n).encode() for n in range(MESSAGES)]

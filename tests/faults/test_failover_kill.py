@@ -15,7 +15,12 @@ from servers import connect
 from wire import Connection
 
 from cometmq.protocol.codes import ResponseCode
-from support.controllers.elected import COMET, ElectedBroker, ElectedCluster, running_elected
+from support.controllers.elected_processes import (
+    COMET,
+    ElectedBroker,
+    ElectedCluster,
+    running_elected,
+)
 from support.controllers.failover_load import LIMIT_S, TOPIC, Load, create_topic, read_all
 from support.runner.tiers import rounds
 

@@ -1,6 +1,6 @@
 """Servers and clients on machines whose network, or whose processes, fail under load.
 
-Clients and servers are each in a network namespace (`support.network.networks`). Clients of ours or
+Each client and server is in a network namespace (`support.network.namespaces`). Clients of ours or
 of Java send and receive while a fault begins, lasts and ends. `support.network.fault_runs` lists
 what must hold then. The last test run leaves its tables in ``build/test-results``.
 """

@@ -15,7 +15,7 @@ from codes import Answer
 from servers import connect
 
 from cometmq.protocol.codes import ResponseCode
-from support.controllers.elected import (
+from support.controllers.elected_processes import (
     COMET,
     ElectedBroker,
     ElectedCluster,

@@ -23,8 +23,8 @@ from cometmq.protocol.headers.base import RpcHeader, decode_fields, encode_field
 from cometmq.remoting import Response
 from cometmq.system.clock import ManualClock
 from golden.recordings import VECTORS
-from support.controllers.controllers import OneController
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import OneController
 from support.wire.frames import one_command
 from support.wire.wire_classes import recorded_classes
 

@@ -15,7 +15,7 @@ from cometmq.broker.failover.epochs.epoch_file import Epoch, parse
 from cometmq.broker.failover.epochs.wire import CHUNK, GREETING, REPORT, TRANSFER
 from cometmq.store import MessageStore
 from golden.recordings import VECTORS
-from support.brokers.replication import listening
+from support.brokers.replication_peer import listening
 from support.controllers.epoch_replica import running
 from support.stores.small_stores import put
 

@@ -18,7 +18,7 @@ from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, Role
 from cometmq.store import MessageStore
 from cometmq.system.clock import SystemClock
-from support.brokers.replication import Peer, listening
+from support.brokers.replication_peer import Peer, listening
 from support.stores.small_stores import opened
 from support.wire.recorded import VERSIONS
 

@@ -18,8 +18,8 @@ from cometmq.client import Message, Producer
 from cometmq.controller.app import Controller
 from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 
 
 @pytest.fixture

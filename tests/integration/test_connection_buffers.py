@@ -15,7 +15,7 @@ from cometmq.remoting import RemotingClient, RemotingServer, RemotingSettings, R
 from cometmq.remoting import buffer_budget as module
 from cometmq.remoting.buffer_budget import BufferBudget
 from cometmq.remoting.wire import PARTIAL_BYTES_MIN, write_batch_of
-from support.wire.strangers import Strangers
+from support.wire.open_access import OpenAccess
 
 ECHO, FILL = 9001, 9002
 MIB = 1024 * 1024
@@ -206,7 +206,7 @@ async def test_a_large_response_needs_no_account() -> None:
     async def ask(request: Request) -> None:
         answers.put_nowait(await request.connection.call(ECHO, timeout=LIMIT_S))
 
-    server = RemotingServer({FILL: ask}, access=Strangers(), name="broker")
+    server = RemotingServer({FILL: ask}, access=OpenAccess(), name="broker")
     await server.start("127.0.0.1", 0)
     state = bytes(MIB)
     client = RemotingClient(handlers={ECHO: lambda _: Response(body=state)}, name="client")

@@ -26,8 +26,8 @@ from cometmq.remoting import RemotingClient
 from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.ports import free_port
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
+from support.controllers.memory_controllers import listening_controller
 from support.network.fault_proxy import FaultProxy
 
 NEXT_ID = ControllerGetNextBrokerIdRequest(cluster_name="C", broker_name="b")

@@ -13,8 +13,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
 from cometmq.system import java_properties
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 
 TIMEOUT_S = 60.0
 

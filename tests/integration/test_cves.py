@@ -28,8 +28,8 @@ from cometmq.remoting import RemotingClient, RemotingServer, TlsSettings
 from support.brokers.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
 from support.brokers.certificates import Authority
 from support.brokers.pairs import running_pairs
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 
 TIMEOUT_S = 30.0
 TRAVERSAL = "../../../../topic2020"

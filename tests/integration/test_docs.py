@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.remoting.ports import free_port
-from support.checks import plugin
+from support.checks import plugin_options
 from support.checks.waiting import wait_until
 from support.processes import examples, forks
 from support.processes.server import Standalone, standalone
@@ -214,7 +214,7 @@ def test_python_blocks_of_the_documentation_pass_as_tests(tmp_path: Path) -> Non
     service_tests = (SERVICE / "test_service.py").read_text().count("\ndef test_")
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugin.OPTIONS, str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", *plugin_options.OPTIONS, str(tmp_path)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -32,8 +32,8 @@ from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.testing.cluster import SMALL_FILES
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 
 LIMIT_S = 60.0
 CHECK_S = 20.0

@@ -24,7 +24,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
-from support.brokers.replication import Peer, listening
+from support.brokers.replication_peer import Peer, listening
 from support.checks.waiting import until
 from support.stores.small_stores import put
 

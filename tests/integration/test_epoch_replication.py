@@ -31,7 +31,7 @@ from cometmq.broker.replication import slave as slave_module
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
-from support.brokers.replication import Peer, listening
+from support.brokers.replication_peer import Peer, listening
 from support.checks.waiting import until
 from support.controllers.epoch_replica import EpochReplica, running
 from support.stores.small_stores import bodies, put

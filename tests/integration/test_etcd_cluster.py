@@ -20,7 +20,7 @@ from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
 from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
+from support.controllers.memory_controllers import listening_controller
 from support.processes.etcd_server import EtcdCluster, Member, etcd_cluster
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]

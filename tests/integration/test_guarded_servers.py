@@ -35,10 +35,10 @@ from cometmq.remoting import ConnectionLostError, RemotingClient, Response
 from cometmq.remoting.features import Feature
 from support.brokers.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
 from support.brokers.pairs import SLAVE, running_pairs
-from support.brokers.replication import Peer
+from support.brokers.replication_peer import Peer
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 from support.processes.server import Standalone, standalone
 
 TIMEOUT_S = 60.0

@@ -42,10 +42,10 @@ from cometmq.remoting.slices import Slices
 from support.brokers.pairs import SLAVE, running_pairs
 from support.checks.stopwatch import Stopwatch, slowness
 from support.checks.waiting import until
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 from support.processes.collector import collecting, labels_of, points_of
-from support.wire.scraped import Scraped, http, scrape
+from support.wire.metrics_page import Scraped, http, scrape
 from tools.generate import pages
 
 TOPICS = 10_000

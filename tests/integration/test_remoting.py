@@ -40,7 +40,7 @@ from cometmq.remoting.tls import client_context
 from cometmq.system.platforms import SYSTEM
 from support.checks.virtual_time import virtual
 from support.wire.frames import CommandDecoder
-from support.wire.strangers import Strangers
+from support.wire.open_access import OpenAccess
 
 ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE, WORK = 9001, 9002, 9003, 9004, 9005, 9006, 9007
 
@@ -772,7 +772,7 @@ async def test_many_ends_at_once_close_a_few_connections_in_each_iteration(
 
 
 async def test_closed_connections_leave_nothing_to_the_garbage_collector() -> None:
-    server = RemotingServer({}, access=Strangers())
+    server = RemotingServer({}, access=OpenAccess())
     await server.start("127.0.0.1", 0)
 
     async def open_and_close() -> None:

@@ -23,7 +23,7 @@ from cometmq.remoting import (
     Response,
 )
 from cometmq.remoting.client import ConnectionPolicy
-from support.checks.cancelling import cancel_at_every_await
+from support.checks.cancellation import cancel_at_every_await
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 SOON_IDLE = RemotingSettings(idle_s=1)

@@ -36,7 +36,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
 from cometmq.system.failure_log import LINES_MAX
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
-from support.brokers.replication import Peer, listening
+from support.brokers.replication_peer import Peer, listening
 from support.checks.waiting import until
 from support.stores.small_stores import opened, put, split
 

@@ -27,8 +27,8 @@ from cometmq.system.rocketmq_keys import BROKER_KEYS
 from support.brokers.accounts import SECRETS, credentials, guarded, signer
 from support.brokers.certificates import Authority
 from support.brokers.pairs import running_pairs
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 from support.processes import forks
 
 TIMEOUT_S = 60.0

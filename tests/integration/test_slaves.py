@@ -36,7 +36,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import fast_port
 from support.brokers.certificates import Authority
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
-from support.brokers.replication import Peer
+from support.brokers.replication_peer import Peer
 from support.checks.waiting import until
 from support.stores.small_stores import put
 

@@ -23,8 +23,8 @@ from cometmq.remoting.client import ConnectionPolicy
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
-from support.brokers.transacting import TransactionBroker
-from support.checks.cancelling import cancel_at_every_await
+from support.brokers.transaction_broker import TransactionBroker
+from support.checks.cancellation import cancel_at_every_await
 
 ECHO = 9001
 HOST = "127.0.0.1"

@@ -21,7 +21,7 @@ from cometmq.client import (
 )
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.testing import Cluster, ServerProcess, ServerStartError, ThreadedCluster
-from support.checks import plugin
+from support.checks import plugin_options
 from tools.generate.root import ROOT
 
 
@@ -124,7 +124,7 @@ async def test_a_process_that_is_never_ready_is_ended(tmp_path: Path) -> None:
 def test_the_fixtures_serve_a_test_of_somebody_else() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, *plugin.OPTIONS, "examples/08_in_pytest.py"],
+        [*command, *plugin_options.OPTIONS, "examples/08_in_pytest.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,

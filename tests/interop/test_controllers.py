@@ -15,7 +15,7 @@ from test_mqadmin_command import run
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.system import java_properties
-from support.controllers.elected import (
+from support.controllers.elected_processes import (
     COMET,
     NAME,
     CometController,

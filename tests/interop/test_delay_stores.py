@@ -12,7 +12,7 @@ from servers import CometStandalone, RealBroker, RealNameServer, Settings
 
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
-from support.stores.scheduled import Wire, frames_of
+from support.stores.scheduled_messages import Wire, frames_of
 
 SETTINGS: Settings = {
     "messageDelayLevel": "1s 15s",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from programs import CPP, GO, JAVA_49, JAVA_53, Client, Kind
 
-from support.controllers.elected import COMET, NAME, running_names
+from support.controllers.elected_processes import COMET, NAME, running_names
 from support.controllers.failover_load import create_topic
 from support.controllers.failover_sends import (
     Attempt,

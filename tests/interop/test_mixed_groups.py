@@ -16,7 +16,7 @@ from programs import JAVA_49, JAVA_53, OURS
 from servers import Cluster
 from wire import Connection
 
-from support.clients.counting import lost, out_of_order
+from support.clients.delivery_check import lost, out_of_order
 from support.clients.mixed_groups import QUEUES, SHARED_S, MixedGroup
 
 LOCKS_S = 600.0

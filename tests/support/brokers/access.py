@@ -1,4 +1,4 @@
-"""Access control of a broker around a store, with accounts or with users."""
+"""Access control of a broker with a store: plain accounts, or users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted broker for a consumer group: its members, its queues' offsets, locks and pulls."""
+"""A scripted broker that has the members, offsets, locks and pulls of a consumer group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripted brokers for pop: one that assigns queues and holds pops, and one that has messages."""
+"""Scripted brokers for pop: one assigns queues and holds pops, the other has messages."""
 
 from __future__ import annotations
 

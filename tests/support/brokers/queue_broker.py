@@ -1,7 +1,7 @@
-"""A scripted broker that has the records of queues, and does to readers what real ones do rarely.
+"""A scripted broker that has the records of queues, with the rare responses of real ones.
 
-It answers pulls, bounds, times, statistics and group offsets from the same records, within limits
-that a test can change while a reader is at work.
+It serves pulls, bounds, times, statistics and group offsets from the same records, within limits
+that a test can change while a reader runs.
 """
 
 from __future__ import annotations

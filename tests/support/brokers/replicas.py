@@ -1,4 +1,4 @@
-"""A master that has a replica, of RocketMQ or ours."""
+"""A master and its replica as processes, of RocketMQ or ours."""
 
 from __future__ import annotations
 

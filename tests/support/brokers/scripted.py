@@ -1,4 +1,4 @@
-"""Name servers and brokers that follow a script, for what real ones do not do on demand.
+"""Scripted name servers and brokers, for what real ones do not do on demand.
 
 They speak over real connections; what they answer is decided by the test.
 """

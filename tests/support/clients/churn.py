@@ -1,4 +1,4 @@
-"""A crowd of consumers in processes of their own, who come, go and die at random under load.
+"""Consumers as processes that join, leave and are killed at random under load.
 
 The choices follow from a seed, which a failing test prints; what the machine makes of them does
 not.
@@ -14,7 +14,7 @@ from typing import Any
 
 from programs import OURS, Program
 
-from support.clients.counting import Overlaps, Seen, Stored
+from support.clients.delivery_check import Overlaps, Seen, Stored
 
 MEMBERS = 8
 ALIVE_MIN = 3

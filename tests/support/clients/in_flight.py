@@ -1,4 +1,4 @@
-"""Counts the requests of a client that are not answered yet."""
+"""Counts the requests of a client that are in flight."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from servers import Cluster
 from wire import Connection
 
 from cometmq.protocol.bodies.client import ConsumerRunningInfo
-from support.clients.counting import Assigned, Committed, Seen, Stored, badly_shared
+from support.clients.delivery_check import Assigned, Committed, Seen, Stored, badly_shared
 
 QUEUES = 8
 KEYS = 64

@@ -43,7 +43,7 @@ from cometmq.protocol.bodies.auth import AclInfo, UserInfo
 from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode
 from support.brokers.clusters import COMET
-from support.brokers.transacting import Commits
+from support.brokers.transaction_broker import Commits
 from support.checks.leaks import left_behind, open_sockets, other_tasks
 from support.network.fault_proxy import Proxied, proxied
 from support.runner.versions import ALL_VERSIONS, VERSIONS_5

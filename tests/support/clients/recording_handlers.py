@@ -1,4 +1,4 @@
-"""Handlers that remember what they saw, and ways to wait for that."""
+"""Handlers that record the messages that they get, and waits for these messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers of one name and their controllers inside this process, on a model of etcd."""
+"""Brokers of one name and their controllers in this process, over etcd in memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cometmq.protocol.headers.controller import ControllerElectMasterRequest
 from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.remoting import RemotingClient
 from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
-from support.controllers.controllers import listening_controller
 from support.controllers.etcd_model import EtcdStore
+from support.controllers.memory_controllers import listening_controller
 
 NAME = "pair"
 

@@ -1,4 +1,4 @@
-"""etcd in memory: what unit tests and the simulation put in place of a client of etcd.
+"""etcd in memory, which replaces the client of etcd in unit tests and the simulation.
 
 The store outlives its clients, as the real one does: each controller gets a `ModelEtcd` of its own
 on one `EtcdStore`. Time comes from a function, so leases end in virtual time. Faults are chosen by

@@ -1,4 +1,4 @@
-"""Sends to brokers whose master a controller elects, and times what happens after a kill.
+"""Sends to brokers whose master a controller elects, and measures recovery after a kill.
 
 Clients have their default settings. A time counts from the signal to the first acknowledgement of a
 send that began after it.
@@ -15,7 +15,7 @@ from servers import connect
 
 from cometmq.client import Message, Producer, PullConsumer, SendStatus, StartFrom, StoredMessage
 from cometmq.model.errors import CometError
-from support.controllers.elected import ElectedCluster
+from support.controllers.elected_processes import ElectedCluster
 
 TOPIC = "orders"
 SENDERS = 8

@@ -19,7 +19,7 @@ import kit
 from programs import Client, CommandError
 from servers import connect
 
-from support.controllers.elected import ElectedBroker, ElectedCluster
+from support.controllers.elected_processes import ElectedBroker, ElectedCluster
 from support.controllers.failover_load import TOPIC, read_all
 
 LIMIT_S = 120.0

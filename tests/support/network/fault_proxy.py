@@ -1,9 +1,9 @@
-"""A link before a broker or a name server that does to its frames what bad networks do.
+"""A proxy before a broker or a name server, with the faults of bad networks.
 
-It listens on loopback, passes whole frames on in both directions, and can cut a connection in the
-middle of one, keep answers back, swallow them, fall silent, or refuse connections. What a name
-server says can be rewritten on the way, so that clients reach the brokers through links too:
-`proxied` stands before a whole cluster.
+It listens on loopback and passes whole frames on in both directions. It can cut a connection in the
+middle of a frame, delay or drop responses, fall silent, or refuse connections. It can rewrite the
+responses of a name server, so that clients reach the brokers through proxies, too: `proxied` stands
+before a whole cluster.
 """
 
 from __future__ import annotations

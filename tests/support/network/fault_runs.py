@@ -29,6 +29,7 @@ import pytest
 from programs import JAVA_53
 
 from support.network.machines import Fault, Machines, Place, Server, Stored
+from support.network.namespaces import Network, NoNetworkError
 from support.network.network_clients import (
     LIMIT_S,
     Application,
@@ -40,7 +41,6 @@ from support.network.network_clients import (
     java,
     received,
 )
-from support.network.networks import Network, NoNetworkError
 from support.processes.root import as_root
 from support.runner.tiers import new_seed
 

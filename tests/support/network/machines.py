@@ -25,7 +25,7 @@ from servers import SMALL_FILES, Settings, write_settings
 from wire import Connection
 
 from cometmq.protocol.codes import RequestCode
-from support.network.networks import Host, Network
+from support.network.namespaces import Host, Network
 
 READY_S = 60.0
 ANSWER_S = 5.0

@@ -1,4 +1,4 @@
-"""A producer and a group of two consumers, ours or Java's, and what they were told.
+"""A producer and a group of two consumers, ours or Java's, and records of what they did.
 
 All of them run on the machine of the clients.
 """

@@ -1,4 +1,4 @@
-"""Finds what a program has started: all of it carries a mark in its environment."""
+"""Finds all processes that a program has started, by a mark in their environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests need of the machine: commands as root, mounts, open files."""
+"""Requirements of tests on the machine: commands as root, mounts, open files."""
 
 from __future__ import annotations
 

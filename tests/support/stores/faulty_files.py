@@ -1,4 +1,4 @@
-"""A disk that can refuse, fill up, and forget what was never synced; the rest is real.
+"""A real disk that can refuse, fill up, and lose what was not synced.
 
 Faults it knows, and nothing else:
 

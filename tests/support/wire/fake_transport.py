@@ -1,4 +1,4 @@
-"""A transport without a socket: the test is the peer, and decides what it sends and takes."""
+"""A transport without a socket: the test is the peer, and decides what arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two real connections wired back to back: what one writes the other reads, without a socket."""
+"""Two real connections joined in memory: what one writes, the other reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as clients write them, plain and odd, for the fast readers and the general one."""
+"""Requests in common and in odd forms, for tests of fast paths and the general path."""
 
 from __future__ import annotations
 

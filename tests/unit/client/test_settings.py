@@ -33,7 +33,7 @@ from cometmq.client.settings import (
 )
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.errors import ConfigError, InvalidNameError
-from support.brokers.transacting import Commits
+from support.brokers.transaction_broker import Commits
 
 
 @pytest.mark.parametrize("kind", [ClientSettings, ProducerSettings, PullSettings, PushSettings])

@@ -27,7 +27,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
 from support.brokers.pop_broker import Shop
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
-from support.clients.consuming import stored
+from support.clients.consumer_inputs import stored
 
 GROUP = "g"
 

@@ -34,7 +34,7 @@ from cometmq.client.offsets import LocalOffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
-from support.brokers.transacting import Commits
+from support.brokers.transaction_broker import Commits
 from support.checks.cases import case
 from unit.client.idempotent.test_consumer import message as stored
 

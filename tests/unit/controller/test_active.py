@@ -24,8 +24,8 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.system.clock import ManualClock
-from support.controllers.controllers import OneController
 from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
+from support.controllers.memory_controllers import OneController
 
 SET = "broker-a"
 LEASE_MS = 3_000

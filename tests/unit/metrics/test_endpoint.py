@@ -14,7 +14,7 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.endpoint import CONNECTIONS_MAX, MetricsEndpoint
 from cometmq.metrics.page import Collect, Page
 from cometmq.model.errors import ConfigError
-from support.wire.scraped import http, scrape
+from support.wire.metrics_page import http, scrape
 
 GET = b"GET /metrics HTTP/1.1\r\n\r\n"
 

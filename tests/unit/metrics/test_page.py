@@ -7,7 +7,7 @@ import pytest
 from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.page import Buckets, TextPage
 from cometmq.model.errors import ConfigError
-from support.wire.scraped import Scraped
+from support.wire.metrics_page import Scraped
 
 
 def text_of(page: TextPage) -> str:

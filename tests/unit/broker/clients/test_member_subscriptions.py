@@ -21,7 +21,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import RateLimitedLog
-from support.brokers.administered import Administered
+from support.brokers.broker_parts import BrokerParts
 from support.wire.memory_link import link
 
 
@@ -161,7 +161,7 @@ async def test_member_that_takes_another_name_leaves_no_view_behind() -> None:
 
 
 async def test_list_of_connections_tells_each_members_subscriptions(tmp_path: Path) -> None:
-    broker = Administered(tmp_path)
+    broker = BrokerParts(tmp_path)
     broker.join("g", "one", "orders")
     broker.join("g", "two", "orders", "stock")
     answer = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")

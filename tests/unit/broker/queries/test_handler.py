@@ -28,7 +28,7 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import decode_record
 from cometmq.remoting import Request, Response
-from support.brokers.administered import ADDRESS, Administered
+from support.brokers.broker_parts import ADDRESS, BrokerParts
 from support.wire.memory_link import link
 from support.wire.recorded import VERSIONS, answers, shape
 
@@ -36,8 +36,8 @@ FOREVER = 2**60
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Administered]:
-    administered = Administered(tmp_path)
+def broker(tmp_path: Path) -> Iterator[BrokerParts]:
+    administered = BrokerParts(tmp_path)
     yield administered
     administered.store.close()
 
@@ -65,7 +65,7 @@ def bodies(data: bytes) -> list[bytes]:
 # --- messages -----------------------------------------------------------------------------------
 
 
-async def test_messages_are_found_by_key(broker: Administered) -> None:
+async def test_messages_are_found_by_key(broker: BrokerParts) -> None:
     for number in range(3):
         broker.put("T", str(number).encode(), KEYS="k other")
     broker.put("T", b"x", KEYS="else")
@@ -77,7 +77,7 @@ async def test_messages_are_found_by_key(broker: Administered) -> None:
     assert int(answer.fields["indexLastUpdatePhyoffset"]) > 0
 
 
-async def test_unknown_key_is_code_22_with_the_index_position(broker: Administered) -> None:
+async def test_unknown_key_is_code_22_with_the_index_position(broker: BrokerParts) -> None:
     broker.put("T", b"x", KEYS="k")
     answer = await broker.ask(RequestCode.QUERY_MESSAGE, **by_key("missing"))
 
@@ -86,7 +86,7 @@ async def test_unknown_key_is_code_22_with_the_index_position(broker: Administer
     assert int(answer.fields["indexLastUpdateTimestamp"]) > 0
 
 
-async def test_unique_keys_ignore_the_count(broker: Administered) -> None:
+async def test_unique_keys_ignore_the_count(broker: BrokerParts) -> None:
     for _ in range(3):
         broker.put("T", b"x", UNIQ_KEY="u")
     fields = by_key("u", maxNum=1)
@@ -97,7 +97,7 @@ async def test_unique_keys_ignore_the_count(broker: Administered) -> None:
 
 
 async def test_answer_stays_within_a_frame(
-    broker: Administered, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "RESPONSE_BYTES_MAX", 2500)
     for _ in range(5):
@@ -108,7 +108,7 @@ async def test_answer_stays_within_a_frame(
 
 
 async def test_one_message_is_told_even_if_it_is_large(
-    broker: Administered, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "RESPONSE_BYTES_MAX", 10)
     broker.put("T", b"x" * 1000, KEYS="k")
@@ -117,7 +117,7 @@ async def test_one_message_is_told_even_if_it_is_large(
     assert len(bodies(answer.body)) == 1
 
 
-async def test_message_is_found_by_queue(broker: Administered) -> None:
+async def test_message_is_found_by_queue(broker: BrokerParts) -> None:
     broker.put("T", b"first")
     place = broker.put("T", b"second")
     answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=place)
@@ -126,7 +126,7 @@ async def test_message_is_found_by_queue(broker: Administered) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, FOREVER])
-async def test_no_message_outside_the_log(broker: Administered, offset: int) -> None:
+async def test_no_message_outside_the_log(broker: BrokerParts, offset: int) -> None:
     broker.put("T", b"x")
     answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
 
@@ -135,7 +135,7 @@ async def test_no_message_outside_the_log(broker: Administered, offset: int) -> 
 
 
 @pytest.mark.parametrize("skipped_bytes", [1, 4, 50])
-async def test_no_message_begins_inside_another(broker: Administered, skipped_bytes: int) -> None:
+async def test_no_message_begins_inside_another(broker: BrokerParts, skipped_bytes: int) -> None:
     place = broker.put("T", b"x" * 100)
     answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=place + skipped_bytes)
 
@@ -145,12 +145,12 @@ async def test_no_message_begins_inside_another(broker: Administered, skipped_by
 # --- queue entries ------------------------------------------------------------------------------
 
 
-async def entries(broker: Administered, **changes: object) -> Any:
+async def entries(broker: BrokerParts, **changes: object) -> Any:
     fields = {"topic": "T", "queueId": 0, "index": 0, "count": 10} | changes
     return await broker.ask_json(RequestCode.QUERY_CONSUME_QUEUE, **fields)
 
 
-async def test_entries_tell_place_size_and_tag(broker: Administered) -> None:
+async def test_entries_tell_place_size_and_tag(broker: BrokerParts) -> None:
     broker.make_topic()
     place = broker.put("T", b"x", TAGS="blue")
     body = await entries(broker)
@@ -167,7 +167,7 @@ async def test_entries_tell_place_size_and_tag(broker: Administered) -> None:
     assert body["queueData"][0]["physicSize"] > 90
 
 
-async def test_entries_begin_at_the_index(broker: Administered) -> None:
+async def test_entries_begin_at_the_index(broker: BrokerParts) -> None:
     broker.make_topic()
     places = [broker.put("T", b"x") for _ in range(5)]
     body = await entries(broker, index=2, count=2)
@@ -175,7 +175,7 @@ async def test_entries_begin_at_the_index(broker: Administered) -> None:
     assert [entry["physicOffset"] for entry in body["queueData"]] == places[2:4]
 
 
-async def test_entries_without_bit_maps_are_not_evaluated(broker: Administered) -> None:
+async def test_entries_without_bit_maps_are_not_evaluated(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.put("T", b"x", TAGS="blue")
     broker.put("T", b"x", TAGS="red")
@@ -192,7 +192,7 @@ async def test_entries_without_bit_maps_are_not_evaluated(broker: Administered) 
 async def test_a_group_shows_which_messages_with_bit_maps_it_receives(
     tmp_path: Path, subscription: str, passes: list[bool]
 ) -> None:
-    broker = Administered(tmp_path, has_bitmaps=True)
+    broker = BrokerParts(tmp_path, has_bitmaps=True)
     broker.make_topic()
     server, _ = link(on_close=broker.consumers.connection_closed)
     data = SubscriptionData(topic="T", sub_string="n > 1", expression_type="SQL92", sub_version=5)
@@ -213,7 +213,7 @@ async def test_a_group_shows_which_messages_with_bit_maps_it_receives(
 async def test_a_group_with_an_expression_shows_its_filter_data_and_the_bit_maps(
     tmp_path: Path,
 ) -> None:
-    broker = Administered(tmp_path, has_bitmaps=True)
+    broker = BrokerParts(tmp_path, has_bitmaps=True)
     broker.make_topic()
     server, _ = link(on_close=broker.consumers.connection_closed)
     data = SubscriptionData(topic="T", sub_string="n > 1", expression_type="SQL92", sub_version=5)
@@ -253,7 +253,7 @@ async def test_a_group_with_an_expression_shows_its_filter_data_and_the_bit_maps
     broker.store.close()
 
 
-async def test_a_group_whose_expression_is_not_understood_shows_why(broker: Administered) -> None:
+async def test_a_group_whose_expression_is_not_understood_shows_why(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.put("T", b"x")
     server, _ = link(on_close=broker.consumers.connection_closed)
@@ -267,7 +267,7 @@ async def test_a_group_whose_expression_is_not_understood_shows_why(broker: Admi
     assert [entry["eval"] for entry in body["queueData"]] == [False]
 
 
-async def test_a_group_offline_is_said_to_be(broker: Administered) -> None:
+async def test_a_group_offline_is_said_to_be(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.put("T", b"x")
     body = await entries(broker, consumerGroup="G")
@@ -275,7 +275,7 @@ async def test_a_group_offline_is_said_to_be(broker: Administered) -> None:
     assert body["filterData"] == "G@T is not online!"
 
 
-async def test_an_index_outside_is_a_remark(broker: Administered) -> None:
+async def test_an_index_outside_is_a_remark(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.put("T", b"x")
     fields = {"topic": "T", "queueId": 0, "index": 7, "count": 1}
@@ -289,7 +289,7 @@ async def test_an_index_outside_is_a_remark(broker: Administered) -> None:
 
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("T", 1), ("T", -1), ("other", 0)])
-async def test_an_unknown_queue_is_code_1(broker: Administered, topic: str, queue_id: int) -> None:
+async def test_an_unknown_queue_is_code_1(broker: BrokerParts, topic: str, queue_id: int) -> None:
     broker.make_topic()
     fields = {"topic": topic, "queueId": queue_id, "index": 0, "count": 1}
     answer = await broker.ask(RequestCode.QUERY_CONSUME_QUEUE, **fields)
@@ -305,7 +305,7 @@ def queue(queue_id: int, topic: str = "T") -> dict[str, object]:
     return {"brokerName": "broker-a", "queueId": queue_id, "topic": topic}
 
 
-async def test_topic_stats_tell_bounds_and_last_write(broker: Administered) -> None:
+async def test_topic_stats_tell_bounds_and_last_write(broker: BrokerParts) -> None:
     broker.make_topic(queues=2)
     broker.put("T", b"x", queue_id=1)
     broker.put("T", b"y", queue_id=1)
@@ -316,13 +316,13 @@ async def test_topic_stats_tell_bounds_and_last_write(broker: Administered) -> N
     assert list(body["offsetTable"]) == [(queue(0), empty), (queue(1), written)]
 
 
-async def test_topic_stats_of_a_missing_topic_is_code_17(broker: Administered) -> None:
+async def test_topic_stats_of_a_missing_topic_is_code_17(broker: BrokerParts) -> None:
     answer = await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
 
     assert (answer.code, answer.remark) == (17, "topic[T] not exist")
 
 
-async def test_progress_tells_lag_and_what_is_in_flight(broker: Administered) -> None:
+async def test_progress_tells_lag_and_what_is_in_flight(broker: BrokerParts) -> None:
     broker.make_topic()
     for _ in range(5):
         broker.put("T", b"x")
@@ -339,7 +339,7 @@ async def test_progress_tells_lag_and_what_is_in_flight(broker: Administered) ->
     }
 
 
-async def test_progress_of_a_group_unknown_here_is_zero(broker: Administered) -> None:
+async def test_progress_of_a_group_unknown_here_is_zero(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.put("T", b"x")
     body = await broker.ask_json(RequestCode.GET_CONSUME_STATS, consumerGroup="new", topic="T")
@@ -358,7 +358,7 @@ async def test_progress_of_a_group_unknown_here_is_zero(broker: Administered) ->
     ],
 )
 async def test_progress_is_told_of_the_topics_asked_for(
-    broker: Administered, fields: dict[str, str], told: set[str]
+    broker: BrokerParts, fields: dict[str, str], told: set[str]
 ) -> None:
     for topic in ("T", "U", "V"):
         broker.make_topic(topic)
@@ -369,7 +369,7 @@ async def test_progress_is_told_of_the_topics_asked_for(
     assert {key["topic"] for key, _ in _pairs(body["offsetTable"])} == told
 
 
-async def test_topics_that_a_group_left_are_not_told(broker: Administered) -> None:
+async def test_topics_that_a_group_left_are_not_told(broker: BrokerParts) -> None:
     for topic in ("T", "U"):
         broker.make_topic(topic)
         broker.offsets.commit("G", topic, 0, 0)
@@ -379,7 +379,7 @@ async def test_topics_that_a_group_left_are_not_told(broker: Administered) -> No
     assert {key["topic"] for key, _ in body["offsetTable"]} == {"U"}
 
 
-async def test_progress_of_all_groups_adds_up(broker: Administered) -> None:
+async def test_progress_of_all_groups_adds_up(broker: BrokerParts) -> None:
     broker.make_topic()
     broker.make_topic("ordered", order=True)
     for topic in ("T", "T", "ordered"):
@@ -399,7 +399,7 @@ async def test_progress_of_all_groups_adds_up(broker: Administered) -> None:
     assert ordered["totalDiff"] == 1
 
 
-async def test_time_span_tells_first_last_and_consumed(broker: Administered) -> None:
+async def test_time_span_tells_first_last_and_consumed(broker: BrokerParts) -> None:
     broker.make_topic()
     for _ in range(3):
         broker.put("T", b"x")
@@ -415,13 +415,13 @@ async def test_time_span_tells_first_last_and_consumed(broker: Administered) -> 
     assert span["minTimeStampStr"] == time_text(now_ms - 2000)
 
 
-async def test_time_span_of_a_missing_topic_is_code_17(broker: Administered) -> None:
+async def test_time_span_of_a_missing_topic_is_code_17(broker: BrokerParts) -> None:
     answer = await broker.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")
 
     assert (answer.code, answer.remark) == (17, "topic[T] not exist")
 
 
-async def test_groups_of_a_topic_subscribe_it_or_have_offsets(broker: Administered) -> None:
+async def test_groups_of_a_topic_subscribe_it_or_have_offsets(broker: BrokerParts) -> None:
     broker.join("online", "c1", "T")
     broker.offsets.commit("offline", "T", 0, 1)
     broker.join("both", "c1", "T")
@@ -431,14 +431,14 @@ async def test_groups_of_a_topic_subscribe_it_or_have_offsets(broker: Administer
     assert sorted(body["groupList"]) == ["both", "offline", "online"]
 
 
-async def test_topics_of_a_group_are_those_with_offsets(broker: Administered) -> None:
+async def test_topics_of_a_group_are_those_with_offsets(broker: BrokerParts) -> None:
     broker.offsets.commit("G", "T", 0, 1)
     body = await broker.ask_json(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")
 
     assert body == {"brokerAddr": ADDRESS, "topicList": ["T"]}
 
 
-async def test_subscription_of_a_group_is_told_while_it_is_online(broker: Administered) -> None:
+async def test_subscription_of_a_group_is_told_while_it_is_online(broker: BrokerParts) -> None:
     ask = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
     offline = await broker.ask_json(ask, group="G", topic="T")
     broker.join("G", "c1", "T:a")
@@ -448,7 +448,7 @@ async def test_subscription_of_a_group_is_told_while_it_is_online(broker: Admini
     assert online["subscriptionData"]["tagsSet"] == ["a"]
 
 
-async def test_counters_are_told_by_name_and_key(broker: Administered) -> None:
+async def test_counters_are_told_by_name_and_key(broker: BrokerParts) -> None:
     broker.put("T", b"x")
     broker.clock.advance(9000)
     await broker.stats.sample()
@@ -459,14 +459,14 @@ async def test_counters_are_told_by_name_and_key(broker: Administered) -> None:
     assert body["statsDay"] == {"avgpt": 0.0, "sum": 0, "tps": 0.0}
 
 
-async def test_an_unknown_counter_is_code_1(broker: Administered) -> None:
+async def test_an_unknown_counter_is_code_1(broker: BrokerParts) -> None:
     fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
     answer = await broker.ask(RequestCode.VIEW_BROKER_STATS_DATA, **fields)
 
     assert (answer.code, answer.remark) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist")
 
 
-async def test_runtime_info_is_all_text(broker: Administered) -> None:
+async def test_runtime_info_is_all_text(broker: BrokerParts) -> None:
     broker.put("T", b"x")
     broker.delay_levels[3] = DelayLevelOffsets(1, 4)
     body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -479,7 +479,7 @@ async def test_runtime_info_is_all_text(broker: Administered) -> None:
     assert int(table["commitLogMaxOffset"]) > 0
 
 
-async def test_runtime_info_shows_the_time_of_a_clock_that_was_set(broker: Administered) -> None:
+async def test_runtime_info_shows_the_time_of_a_clock_that_was_set(broker: BrokerParts) -> None:
     """Boot time and running time add up to the time of the broker, as at RocketMQ's."""
     broker.clock.set_wall(broker.clock.now_ms() + 3_600_000)
     body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -488,7 +488,7 @@ async def test_runtime_info_shows_the_time_of_a_clock_that_was_set(broker: Admin
 
 
 async def test_runtime_info_has_the_figures_of_half_messages_once_they_are_known(
-    broker: Administered,
+    broker: BrokerParts,
 ) -> None:
     async def figures(**asked: object) -> dict[str, str]:
         body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO, **asked)
@@ -507,7 +507,7 @@ async def test_runtime_info_has_the_figures_of_half_messages_once_they_are_known
     }
 
 
-async def test_delay_offsets_are_told_by_level(broker: Administered) -> None:
+async def test_delay_offsets_are_told_by_level(broker: BrokerParts) -> None:
     broker.delay_levels[2] = DelayLevelOffsets(5, 9)
     answer = await broker.ask(RequestCode.GET_ALL_DELAY_OFFSET)
 
@@ -517,7 +517,7 @@ async def test_delay_offsets_are_told_by_level(broker: Administered) -> None:
     )
 
 
-async def test_replication_has_no_slaves(broker: Administered) -> None:
+async def test_replication_has_no_slaves(broker: BrokerParts) -> None:
     broker.put("T", b"x")
     body = await broker.ask_json(RequestCode.GET_BROKER_HA_STATUS)
 
@@ -539,7 +539,7 @@ def test_texts_of_runtime_info() -> None:
 # --- members ------------------------------------------------------------------------------------
 
 
-async def test_members_of_a_consumer_group(broker: Administered) -> None:
+async def test_members_of_a_consumer_group(broker: BrokerParts) -> None:
     broker.join("G", "c1", "T:a")
     fields = {"consumerGroup": "G"}
     body = await broker.ask_json(RequestCode.GET_CONSUMER_CONNECTION_LIST, **fields)
@@ -553,13 +553,13 @@ async def test_members_of_a_consumer_group(broker: Administered) -> None:
     assert body["subscriptionTable"]["T"]["subString"] == "a"
 
 
-async def test_a_consumer_group_offline_is_code_206(broker: Administered) -> None:
+async def test_a_consumer_group_offline_is_code_206(broker: BrokerParts) -> None:
     answer = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
 
     assert (answer.code, answer.remark) == (206, "the consumer group[G] not online")
 
 
-async def test_members_of_a_producer_group(broker: Administered) -> None:
+async def test_members_of_a_producer_group(broker: BrokerParts) -> None:
     broker.produce("P", "p1")
     fields = {"producerGroup": "P"}
     body = await broker.ask_json(RequestCode.GET_PRODUCER_CONNECTION_LIST, **fields)
@@ -577,7 +577,7 @@ async def test_members_of_a_producer_group(broker: Administered) -> None:
     ]
 
 
-async def test_a_producer_group_offline_is_code_1(broker: Administered) -> None:
+async def test_a_producer_group_offline_is_code_1(broker: BrokerParts) -> None:
     answer = await broker.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P")
 
     assert (answer.code, answer.remark) == (1, "the producer group[P] not exist")
@@ -586,7 +586,7 @@ async def test_a_producer_group_offline_is_code_1(broker: Administered) -> None:
 # --- relayed calls ------------------------------------------------------------------------------
 
 
-async def test_running_info_passes_fields_and_answer_on(broker: Administered) -> None:
+async def test_running_info_passes_fields_and_answer_on(broker: BrokerParts) -> None:
     seen: list[Request] = []
 
     def answer(request: Request) -> Response:
@@ -606,7 +606,7 @@ async def test_running_info_passes_fields_and_answer_on(broker: Administered) ->
     }
 
 
-async def test_direct_consumption_carries_the_record(broker: Administered) -> None:
+async def test_direct_consumption_carries_the_record(broker: BrokerParts) -> None:
     seen: list[Request] = []
 
     def answer(request: Request) -> Response:
@@ -638,7 +638,7 @@ async def test_direct_consumption_carries_the_record(broker: Administered) -> No
 
 @pytest.mark.parametrize("message_id", ["nonsense", encode_offset_id(bytes(8), FOREVER)])
 async def test_direct_consumption_of_no_message_is_code_1(
-    broker: Administered, message_id: str
+    broker: BrokerParts, message_id: str
 ) -> None:
     broker.join("G", "c1")
     fields = {"consumerGroup": "G", "clientId": "c1", "msgId": message_id}
@@ -647,7 +647,7 @@ async def test_direct_consumption_of_no_message_is_code_1(
     assert answer.code == 1
 
 
-async def test_status_is_collected_from_every_member_that_answers(broker: Administered) -> None:
+async def test_status_is_collected_from_every_member_that_answers(broker: BrokerParts) -> None:
     key = '{"brokerName":"broker-a","queueId":0,"topic":"T"}'
 
     def at(offset: int) -> dict[int, Any]:
@@ -673,7 +673,7 @@ async def test_status_is_collected_from_every_member_that_answers(broker: Admini
     assert list(one["consumerTable"]) == ["c2"]
 
 
-async def test_status_of_a_group_offline_is_code_1(broker: Administered) -> None:
+async def test_status_of_a_group_offline_is_code_1(broker: BrokerParts) -> None:
     ask = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     answer = await broker.ask(ask, topic="T", group="G")
 
@@ -686,7 +686,7 @@ async def test_status_of_a_group_offline_is_code_1(broker: Administered) -> None
 OURS_BESIDE_4_9 = {"pullOffset", "topicPutTps", "totalInflightDiff"}
 
 
-async def recorded_situation(broker: Administered) -> None:
+async def recorded_situation(broker: BrokerParts) -> None:
     """Something to tell for every request that was recorded."""
     broker.make_topic()
     broker.put("T", b"x", TAGS="a", KEYS="k")
@@ -714,7 +714,7 @@ RECORDED: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("name", "fields"), RECORDED, ids=[name for name, _ in RECORDED])
 async def test_bodies_have_the_shape_of_recorded_ones(
-    broker: Administered, name: str, fields: dict[str, object]
+    broker: BrokerParts, name: str, fields: dict[str, object]
 ) -> None:
     await recorded_situation(broker)
     answer = await broker.ask(RequestCode[name], **fields)
@@ -726,7 +726,7 @@ async def test_bodies_have_the_shape_of_recorded_ones(
     assert repr(ours) in recorded
 
 
-async def test_broker_consume_stats_have_the_recorded_names(broker: Administered) -> None:
+async def test_broker_consume_stats_have_the_recorded_names(broker: BrokerParts) -> None:
     await recorded_situation(broker)
     body = await broker.ask_json(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)
     (recorded,) = answers("5.3.3", "mqadmin", "GET_BROKER_CONSUME_STATS")
@@ -738,7 +738,7 @@ async def test_broker_consume_stats_have_the_recorded_names(broker: Administered
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_runtime_info_has_the_recorded_keys_of_the_clients_release(
-    broker: Administered, version: str
+    broker: BrokerParts, version: str
 ) -> None:
     await recorded_situation(broker)
     recorded = answers(version, "mqadmin", "GET_BROKER_RUNTIME_INFO")[0]
@@ -756,7 +756,7 @@ async def test_runtime_info_has_the_recorded_keys_of_the_clients_release(
     assert ours == theirs
 
 
-async def test_numbers_of_runtime_info_read_as_the_recorded_ones(broker: Administered) -> None:
+async def test_numbers_of_runtime_info_read_as_the_recorded_ones(broker: BrokerParts) -> None:
     await recorded_situation(broker)
     body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
     recorded = answers("5.3.3", "mqadmin", "GET_BROKER_RUNTIME_INFO")[0]

@@ -19,7 +19,7 @@ from cometmq.broker.replication.wire import REPORT
 from cometmq.broker.role import Role
 from cometmq.store import MessageStore
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
-from support.brokers.replication import WAIT_S, Peer
+from support.brokers.replication_peer import WAIT_S, Peer
 from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
 COLD_BYTES = 4096

@@ -28,7 +28,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
-from support.clients.consuming import QUEUE, stored
+from support.clients.consumer_inputs import QUEUE, stored
 
 
 def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:

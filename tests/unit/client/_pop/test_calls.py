@@ -12,7 +12,7 @@ from cometmq.protocol.headers.pop import (
     PopMessageResponse,
 )
 from cometmq.protocol.record import decode_messages
-from support.clients.consuming import stored
+from support.clients.consumer_inputs import stored
 from support.wire.recorded import frames
 
 

@@ -19,7 +19,7 @@ from cometmq.client._pop.service import Popped, PopQueue, PopService
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.model.message import StoredMessage
-from support.clients.consuming import QUEUE, stored
+from support.clients.consumer_inputs import QUEUE, stored
 
 WAIT_S = 60.0
 

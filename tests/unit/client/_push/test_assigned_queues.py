@@ -18,7 +18,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor
 from support.checks.waiting import until
-from support.clients.consuming import QUEUE, MemoryOffsets, stored
+from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
 
 
 class Loop:

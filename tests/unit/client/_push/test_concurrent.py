@@ -20,7 +20,7 @@ from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.checks.waiting import until
-from support.clients.consuming import QUEUE, MemoryOffsets, stored
+from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
 

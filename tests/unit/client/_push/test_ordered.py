@@ -26,7 +26,7 @@ from cometmq.remoting import Request
 from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster
 from support.checks.waiting import until
-from support.clients.consuming import QUEUE, MemoryOffsets, stored
+from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
 

@@ -14,7 +14,7 @@ from cometmq.client.settings import PushSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
-from support.clients.consuming import QUEUE, stored
+from support.clients.consumer_inputs import QUEUE, stored
 
 
 class Clock:

@@ -29,7 +29,7 @@ from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response, Supervisor
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.scripted import Act, ScriptedCluster, route
-from support.clients.consuming import MemoryOffsets
+from support.clients.consumer_inputs import MemoryOffsets
 
 QUEUE = MessageQueue("t", "a", 0)
 

@@ -32,7 +32,7 @@ from cometmq.client.idempotent.consumer import FairLock
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
-from support.checks.cancelling import cancel_at_every_await
+from support.checks.cancellation import cancel_at_every_await
 
 BOOK = "INSERT INTO bookings VALUES (?)"
 

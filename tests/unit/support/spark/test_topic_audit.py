@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.model.message import StoredMessage
-from support.clients.consuming import stored as message_at
+from support.clients.consumer_inputs import stored as message_at
 from support.spark.topic_audit import Audit, first_ones, order_by_key
 
 

@@ -1,4 +1,4 @@
-"""Controllers over the model of etcd, with and without a port."""
+"""Controllers in this process over etcd in memory, with and without a port."""
 
 from __future__ import annotations
 

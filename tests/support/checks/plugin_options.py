@@ -1,4 +1,4 @@
-"""How a pytest run of its own gets our fixtures: from the installed package, or by name.
+"""The options with which a pytest run in a test loads the fixtures of CometMQ.
 
 Naming a plugin that is installed already would register it twice, which pytest refuses.
 """

@@ -1,4 +1,4 @@
-"""A scripted broker for transactions: it keeps half messages and asks about them; a listener."""
+"""A scripted broker that keeps half messages and checks them; a listener that decides them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other end of a connection between master and slave, which a test scripts."""
+"""A scripted master or slave at the other end of a replication connection."""
 
 from __future__ import annotations
 

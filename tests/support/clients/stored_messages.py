@@ -1,4 +1,4 @@
-"""Reads what was stored, and waits until it can be read."""
+"""Reads stored messages, and waits until they can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access control that knows no sender, and refuses no request."""
+"""Access control that knows no account and refuses no request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Request, RequestHandler, Response
 
 
-class Strangers:
+class OpenAccess:
     """Serves all requests; their senders have no account."""
 
     def knows(self, connection: Connection, command: Command) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from support.checks.cancelling import Moment, cancel_at_every_await
+from support.checks.cancellation import Moment, cancel_at_every_await
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

@@ -1,4 +1,4 @@
-"""Controllers and the brokers whose master they elect, of RocketMQ or ours, as processes."""
+"""Controllers and the brokers whose master they elect, as processes, of RocketMQ or ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's parts as administrators meet them: a real store, tables and members, no sockets."""
+"""The parts of a broker without its sockets: a real store, tables and members."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
 ADDRESS = "10.0.0.1:10911"
 
 
-class Administered:
+class BrokerParts:
     """The parts, and requests to them.
 
     Args:

@@ -1,10 +1,10 @@
-"""Judges what the members of a group did with a stream of messages, and says what is wrong.
+"""Checks what the members of a group did with a stream of messages, and lists what is wrong.
 
-Nothing may be lost: every message that was stored was seen by somebody. In order: of each queue, no
-message is seen for the first time before all the earlier ones were; going back is allowed, since a
-member that dies leaves what it has not committed to the next one, but not behind what is committed.
-Repeated: no member sees a message twice unless it lost the queue in between. Shares: every queue
-belongs to somebody, and none to two members for longer than a rebalance takes.
+- Nothing is lost: a member has seen every stored message.
+- Order: a message is first seen after all earlier messages of its queue. A queue may go back, since
+  a killed member leaves uncommitted messages to the next owner, but not behind what is committed.
+- Repeats: a member sees a message twice only if it has lost the queue in between.
+- Owners: every queue has an owner, and two owners for the time of a rebalance at most.
 """
 
 from __future__ import annotations

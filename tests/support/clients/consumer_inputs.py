@@ -1,4 +1,4 @@
-"""What tests of consuming need: options, messages as a pull brings them, offsets in memory."""
+"""Inputs for tests of consumers: options, stored messages, offsets in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many scheduled messages: sent over the wire, and found again in a store that is closed.
+"""Many scheduled messages: sends them over the wire, and finds them in a closed store.
 
 The body of each is its number in digits.
 """

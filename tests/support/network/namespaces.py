@@ -1,4 +1,4 @@
-"""Machines on one desk: network namespaces whose packets pass through a switch of this process.
+"""Network namespaces as machines: a switch in this process carries their packets.
 
 Each host is a thread in a network namespace of its own; the processes that it starts, and the
 sockets that it opens, are there too. A namespace has a TUN device, whose other end the switch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.clients.counting import (
+from support.clients.delivery_check import (
     Assigned,
     Committed,
     Overlaps,

@@ -1,4 +1,4 @@
-"""Cancels a coroutine at each of the places where it waits, one run for each place.
+"""Cancels a coroutine at each of its waits, one run for each wait.
 
 A wait can be cancelled in two ways that go wrong differently: while it lasts, and in the moment
 after what it waited for has come, when the result is there but was not taken yet.

@@ -1,4 +1,4 @@
-"""Clusters for the tests of this folder: ours, and real ones of both lines of RocketMQ.
+"""Clusters for the tests of this folder: ours, and those of RocketMQ 4.9 and 5.3.
 
 Every test that asks for a cluster runs on those that ``COMETMQ_CLUSTERS`` names: ``comet`` (the
 default), ``4.9.7``, ``5.3.3``, ``5.5.0``, with commas between, or ``all``. The others, most of

@@ -1,4 +1,4 @@
-"""Groups and their places as an administrator sees and changes them."""
+"""Groups and committed offsets, as an administrator sees and changes them."""
 
 from __future__ import annotations
 

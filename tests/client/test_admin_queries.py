@@ -1,4 +1,4 @@
-"""Messages found by each of their names, and followed."""
+"""Finds messages by key, id and offset, and tracks their consumption."""
 
 from __future__ import annotations
 

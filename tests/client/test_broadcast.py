@@ -1,4 +1,4 @@
-"""Broadcasts: every member gets every message, and keeps its own place in a file."""
+"""Broadcasts: every member gets every message, and stores its offsets in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What administrators ask a consumer, or order it to do, through its brokers."""
+"""Requests of administrators to a consumer, which its brokers relay."""
 
 from __future__ import annotations
 

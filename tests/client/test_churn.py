@@ -1,4 +1,4 @@
-"""Eight members that come, go and die under load lose nothing, and keep the order where asked to.
+"""Eight members that join, leave and are killed under load lose nothing, and keep the order.
 
 On long runs this takes two minutes each way, and members of the ordered group are killed too; a
 broker keeps the locks of the dead for a minute, for which a short run has no time.

@@ -1,4 +1,4 @@
-"""The clusters themselves: what a test of this folder finds."""
+"""The clusters of this folder: what a test finds on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed bodies: sent small, read as they were."""
+"""Compressed bodies: small on the wire, and equal to the original for the handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group that subscribe differently are told: who, and what differs."""
+"""Members of a group with different subscriptions are named, with the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deliveries write to the trace topic."""
+"""The records of deliveries in the trace topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where consumers continue: after a change of members, a new queue, a topic that is made again."""
+"""The offset at which consumers continue: other members, a new queue, a topic created again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples do on RocketMQ what they do on our own server."""
+"""The examples do the same on RocketMQ's servers as on ours."""
 
 from __future__ import annotations
 

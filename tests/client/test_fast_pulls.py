@@ -1,4 +1,4 @@
-"""The fast path of pulls: the same requests, the same results as the general path."""
+"""The fast path of pulls has the requests and results of the general path."""
 
 from __future__ import annotations
 

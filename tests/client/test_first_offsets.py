@@ -1,4 +1,4 @@
-"""Where a group begins, as real brokers answer: its own offset, the start, and the young topic."""
+"""Where a group begins, by responses of real brokers: committed, first or new offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that forks while its client is at work: who may go on with what."""
+"""A process that forks while its client runs: which of the two processes may use the client."""
 
 from __future__ import annotations
 

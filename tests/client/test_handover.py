@@ -1,4 +1,4 @@
-"""Queues that pass from one living member to another: what is handled twice, and what is not."""
+"""Queues that pass from one living member to another: which messages are handled twice."""
 
 from __future__ import annotations
 

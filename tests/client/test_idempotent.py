@@ -1,4 +1,4 @@
-"""Duplicates are booked once, for each way of consuming."""
+"""Redelivered messages are applied once, for each way of consuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that has nothing to do does next to nothing."""
+"""A consumer without messages takes hardly any processor time and sends few requests."""
 
 from __future__ import annotations
 

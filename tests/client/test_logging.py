@@ -1,4 +1,4 @@
-"""Logs, errors and printed settings tell neither bodies nor secrets."""
+"""Logs, errors and printed settings contain neither bodies nor secrets."""
 
 from __future__ import annotations
 

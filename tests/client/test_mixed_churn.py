@@ -1,4 +1,4 @@
-"""Members of our client and of RocketMQ's Java clients come, go, stand still and die at random.
+"""Members of our client and of Java's clients join, leave, stop and are killed at random.
 
 The groups of all modes run at the same time on one cluster, each with a topic, members and a seed
 of its own. In the tier ``all`` this takes ten minutes, on the interpreted build one;

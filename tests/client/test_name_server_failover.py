@@ -1,4 +1,4 @@
-"""Name servers that die, are silent, come back, or are replaced while a client runs."""
+"""Name servers that stop, are silent, restart, or are replaced while a client runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that brokers keep: found by other members, and told again after a broker was away."""
+"""Offsets that brokers store: read by other members, and sent again after a broker was away."""
 
 from __future__ import annotations
 

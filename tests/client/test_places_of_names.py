@@ -1,4 +1,4 @@
-"""Namespaces, units and the broker's second port, as applications and brokers see them."""
+"""Namespaces, units and the second port of a broker, as applications and brokers see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consuming what brokers hand out one by one; ours and those before 5.0 refuse it."""
+"""Pop consumption; our brokers and those before 5.0 refuse it."""
 
 from __future__ import annotations
 

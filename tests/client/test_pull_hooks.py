@@ -1,4 +1,4 @@
-"""What surrounds a pull consumer: filters, hooks, traces, namespaces, topics yet to come."""
+"""Pull consumers with filters, hooks, traces, namespaces, and topics that do not exist yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue that is pulled ahead: in order, within limits, through gaps, around what goes wrong."""
+"""Prefetching a queue: in order, within limits, over gaps in offsets, and after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pull consumers: assigned or subscribed, paused, committing by themselves or by hand."""
+"""Pull consumers: assigned or subscribed, paused, with automatic commits or commits by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a consumer stands: committed, kept, sought."""
+"""Positions of a pull consumer: committed, stored, sought."""
 
 from __future__ import annotations
 

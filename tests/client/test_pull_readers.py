@@ -1,4 +1,4 @@
-"""Tasks or threads that read with one pull consumer lose no message and finish none early."""
+"""Tasks or threads that share one pull consumer lose no message, and commit none early."""
 
 from __future__ import annotations
 

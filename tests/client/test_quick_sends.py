@@ -1,4 +1,4 @@
-"""The short way of plain sends: the same bytes, the same ends as the long way."""
+"""The fast path of sends has the bytes and results of the general path."""
 
 from __future__ import annotations
 

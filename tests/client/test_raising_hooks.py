@@ -1,4 +1,4 @@
-"""An RPC hook may raise anything: what runs in the background says so once, and goes on."""
+"""An RPC hook that raises: background work logs it once and continues."""
 
 from __future__ import annotations
 

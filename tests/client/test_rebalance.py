@@ -1,4 +1,4 @@
-"""Members that share a topic: as brokers list them, and when brokers tell that somebody came."""
+"""Members that share a topic: the lists of brokers, and their notifications of changes."""
 
 from __future__ import annotations
 

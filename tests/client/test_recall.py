@@ -1,4 +1,4 @@
-"""Taking back timer messages before they are due."""
+"""Recalls of timer messages before they are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does when servers refuse its account, at the start and later."""
+"""A client whose account is refused, at the start and later."""
 
 from __future__ import annotations
 

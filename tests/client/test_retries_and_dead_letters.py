@@ -1,4 +1,4 @@
-"""Messages that failed: how they come again, how they end, and what they say of why.
+"""Failed messages: their redelivery, their dead letters, and the reasons in them.
 
 The clusters' delay levels are 1 s, 2 s and so on: a first retry takes the third.
 """

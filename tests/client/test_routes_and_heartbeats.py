@@ -1,4 +1,4 @@
-"""Routes as they change, and what brokers hear of a client meanwhile."""
+"""Changes of routes, and the heartbeats that brokers get meanwhile."""
 
 from __future__ import annotations
 

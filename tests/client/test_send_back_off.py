@@ -1,4 +1,4 @@
-"""When an attempt of a send is repeated: at once on another broker, otherwise after a back-off."""
+"""Retries of a send: at once on another broker, otherwise after a back-off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a send does when brokers refuse, keep silent, hang up or store less safely than wanted."""
+"""Sends to brokers that refuse, are silent, close connections, or store less safely than asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of what was sent: one record for each stored message, found by its id and keys."""
+"""Traces of sends: one record for each stored message, found by its id and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single sends: what arrives, what is refused before it leaves, and what hooks see."""
+"""Single sends: what is stored, what the client refuses, and what hooks see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receiving and settling single messages; brokers before 5.0 and ours refuse it."""
+"""Simple consumers: receive, acknowledge, put off; our brokers and those before 5.0 refuse it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that are left alone for being slow or failing, and how they come back."""
+"""Brokers that are avoided because they were slow or failed, and their return."""
 
 from __future__ import annotations
 

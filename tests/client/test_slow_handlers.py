@@ -1,4 +1,4 @@
-"""Handlers that are slow, or never end: what waits for them is bounded, and stopping is too."""
+"""Handlers that are slow or never end: the backlog in memory and the stop are bounded."""
 
 from __future__ import annotations
 

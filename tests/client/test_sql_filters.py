@@ -1,4 +1,4 @@
-"""Filtering by properties: which messages a broker delivers, and what it says if it cannot."""
+"""SQL92 filters: the messages that a broker delivers, and its errors."""
 
 from __future__ import annotations
 

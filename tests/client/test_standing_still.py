@@ -1,4 +1,4 @@
-"""A member that stands still for longer than its pulls live loses its queues, and notices it."""
+"""A member that stands still for longer than its pulls last loses its queues, and notices it."""
 
 from __future__ import annotations
 

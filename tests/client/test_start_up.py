@@ -1,4 +1,4 @@
-"""How a client starts: who it is, what it shares, where it finds its servers, how it leaves."""
+"""The start of a client: its identity, shared connections, addresses of servers, and its close."""
 
 from __future__ import annotations
 

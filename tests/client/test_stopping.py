@@ -1,4 +1,4 @@
-"""How a consumer ends: in good order, at once, or because it could not begin."""
+"""The end of a consumer: clean, at once, or because it could not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypted connections, signed requests, and what else goes beside each of them."""
+"""TLS, signed requests, and proxies, one by one and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: what the broker is told after the local part, and when it asks."""
+"""Transactions: the decision after the local transaction, and checks by the broker."""
 
 from __future__ import annotations
 

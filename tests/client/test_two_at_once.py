@@ -1,6 +1,6 @@
-"""Two tasks, or two threads, use one object at once: each call works, or is refused clearly.
+"""Two tasks or threads that use one object at once: each call works, or is refused with a reason.
 
-Refused clearly means: with an error of the client. Nothing hangs, and the object works afterwards.
+A refused call raises an error of the client. Nothing hangs, and the object works afterwards.
 An asyncio object that another event loop or another thread calls refuses, and says so.
 """
 

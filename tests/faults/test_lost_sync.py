@@ -1,4 +1,4 @@
-"""The machine stops: of what was never synced, any page may be lost and any other kept."""
+"""A power cut: any page that was not synced may be lost, and any other may be on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every recorded value is read by a test or named as one for later."""
+"""Every recorded value is read by a test, or listed for later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, flags and delay levels as the real Java code judges them."""
+"""Names, flags and delay levels, with the verdicts of RocketMQ's Java code."""
 
 from __future__ import annotations
 

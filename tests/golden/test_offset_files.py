@@ -1,4 +1,4 @@
-"""Offset files that RocketMQ 4.9.7 and 5.3.3 wrote are read, and go on where they ended."""
+"""Offset files that RocketMQ 4.9.7 and 5.3.3 wrote are read and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single values that the real Java code computed, computed again."""
+"""Values that RocketMQ's Java code computed, computed again by our code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our broker goes on with the transactions that RocketMQ 4.9.7 and 5.3.3 left open."""
+"""Our broker continues the transactions that RocketMQ 4.9.7 and 5.3.3 left open."""
 
 from __future__ import annotations
 

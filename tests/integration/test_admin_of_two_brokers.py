@@ -1,4 +1,4 @@
-"""Administering brokers of which one does not do as the other does."""
+"""Commands for administrators on two brokers of which one fails or differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts that certificates of clients name: who needs no signature, and who does."""
+"""Accounts that certificates of clients name: which requests need no signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client does when servers refuse, keep silent, hang up or are not there."""
+"""The client with servers that refuse, are silent, close connections or are not there."""
 
 from __future__ import annotations
 

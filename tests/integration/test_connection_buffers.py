@@ -1,4 +1,4 @@
-"""What all connections hold together has a limit, and honest clients are served beside it."""
+"""All connections together hold a limited number of bytes; honest clients are served meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a broker finds the active controller, and what it knows when there is no response."""
+"""The client of controllers in a broker: the active controller, and requests without a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vulnerabilities that RocketMQ had cannot happen here: each attack, and what comes of it.
+"""The vulnerabilities that RocketMQ had: each attack is made, and fails.
 
 `docs/explanation/threat-model.md` lists them with these tests.
 """

@@ -1,4 +1,4 @@
-"""What is answered with code 0 is as durable as a send, whatever has stored it."""
+"""A response with code 0 means that the result is as durable as a send."""
 
 from __future__ import annotations
 

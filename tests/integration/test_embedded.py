@@ -1,4 +1,4 @@
-"""A broker inside the application: shared by processes, and gone with the last of them."""
+"""A broker inside the application: processes share it, and it stops with the last of them."""
 
 from __future__ import annotations
 

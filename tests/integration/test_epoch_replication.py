@@ -1,4 +1,4 @@
-"""Replicas of one log under a controller, whose part the tests play."""
+"""Replicas of one log under a controller that the tests script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the how-to page about failover with its own files and commands."""
+"""Runs the files and commands of the how-to page about failover."""
 
 from __future__ import annotations
 

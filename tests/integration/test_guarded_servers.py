@@ -1,4 +1,4 @@
-"""Name servers and controllers with access control: who may make which request."""
+"""Name servers and controllers with access control: which account may send which request."""
 
 from __future__ import annotations
 

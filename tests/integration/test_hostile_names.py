@@ -1,4 +1,4 @@
-"""Command line tools, and what clients and servers have named to harm who runs them."""
+"""Command line tools with hostile names and texts of clients and servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that start, stop, are killed and come back, seen through a client."""
+"""Servers that start, stop, are killed and restart, seen through a client."""
 
 from __future__ import annotations
 

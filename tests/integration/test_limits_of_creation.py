@@ -1,4 +1,4 @@
-"""Topics and groups that requests create by using them: how many, and who may."""
+"""Topics and groups that requests create by using them: limits, and rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages through a real server: what goes in comes out, where and when it should."""
+"""Messages through a real server: bodies, properties, queues and times stay as they were sent."""
 
 from __future__ import annotations
 

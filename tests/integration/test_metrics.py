@@ -1,4 +1,4 @@
-"""Metrics of servers: what they show, and that it is what RocketMQ's tools are shown."""
+"""The metrics of servers, which show what RocketMQ's tools show."""
 
 from __future__ import annotations
 

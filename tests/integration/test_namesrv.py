@@ -1,4 +1,4 @@
-"""A name server over loopback: what brokers, clients and tools see of it."""
+"""A name server over loopback, as brokers, clients and tools see it."""
 
 from __future__ import annotations
 

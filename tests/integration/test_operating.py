@@ -1,4 +1,4 @@
-"""Follows the how-to pages about backups, disks, machines and the size of a cluster.
+"""Runs the how-to pages about backups, disks, machines and the size of a cluster.
 
 The pages' own files, commands and programs run; messages are sent and consumed in between.
 """

@@ -1,4 +1,4 @@
-"""What an installation gets: a source distribution, and the wheels that are built from it.
+"""The files of an installation: a source distribution, and the wheels that are built from it.
 
 Tests that need a package index get packages through pip from the one that pip is set up for;
 ``PIP_NO_INDEX`` and ``PIP_FIND_LINKS`` name a folder instead. The others build with the tools of

@@ -1,4 +1,4 @@
-"""Marks in PostgreSQL, where duplicates wait for each other and errors end a transaction."""
+"""Marks in PostgreSQL: duplicates wait for each other, and errors end a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's registration against real name servers: some up, some down, some coming back."""
+"""A broker's registration at real name servers: some up, some down, some restarted."""
 
 from __future__ import annotations
 

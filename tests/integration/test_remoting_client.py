@@ -1,4 +1,4 @@
-"""What the remoting client does with peers that fall silent or are leaving."""
+"""The remoting client with peers that are silent or close the connection."""
 
 from __future__ import annotations
 

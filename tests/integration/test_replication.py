@@ -1,4 +1,4 @@
-"""Masters and slaves that send each other the log: what is acknowledged, and what peers may do."""
+"""Masters and slaves that replicate the log: acknowledgements, and the rights of peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of accounts with few rights: no message of a topic without a right reaches them."""
+"""Accounts with few rights get no message of a topic without a right, by any request."""
 
 from __future__ import annotations
 

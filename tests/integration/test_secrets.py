@@ -1,4 +1,4 @@
-"""Secrets of servers: in no log, no response, no listing, and no error."""
+"""Secrets of servers are in no log, no response, no listing, and no error."""
 
 from __future__ import annotations
 

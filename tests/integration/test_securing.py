@@ -1,4 +1,4 @@
-"""Follows the how-to pages about accounts and users with their own files and commands."""
+"""Runs the files and commands of the how-to pages about accounts and users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic over two masters, in processes of their own, one of which is killed or restarted."""
+"""A topic on two masters in two processes, of which one is killed or restarted."""
 
 from __future__ import annotations
 

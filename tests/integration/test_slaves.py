@@ -1,4 +1,4 @@
-"""What a slave copies, refuses and leaves to its master, and what it does when it becomes one."""
+"""Slaves: what they copy, refuse and forward, and how a slave becomes a master."""
 
 from __future__ import annotations
 

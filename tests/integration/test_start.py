@@ -1,4 +1,4 @@
-"""What a server loads until it is ready: each module that it does not need delays it."""
+"""The modules that a server loads until it is ready: each unneeded one delays the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process leads, when stores are copied, members are killed, and etcd knows less."""
+"""Which process leads when stores are copied, members are killed, or etcd is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clusters that the package offers to other people's tests."""
+"""The clusters that the package offers to tests of other programs."""
 
 from __future__ import annotations
 

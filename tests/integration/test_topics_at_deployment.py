@@ -1,4 +1,4 @@
-"""The page about topics at deployment: its files, its commands and its example."""
+"""Runs the files, commands and example of the page about topics at deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the how-to pages about symptoms, full disks and sizes: every command on them runs."""
+"""Runs every command of the how-to pages about symptoms, full disks and sizes."""
 
 from __future__ import annotations
 

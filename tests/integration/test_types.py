@@ -1,4 +1,4 @@
-"""Type checkers know the public interface: they accept what is right, and report what is not.
+"""Type checkers accept right calls of the public interface, and report wrong ones.
 
 Each file of the folder ``typed`` is an application that type checkers read and that never runs. A
 line that ends in ``# error`` is a mistake that each checker has to report; no other line is one.

@@ -1,4 +1,4 @@
-"""The official clients of four languages send in every way they have, and receive in groups."""
+"""The official clients of four languages send in every way, and receive in groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduled messages cross over: our broker is killed, RocketMQ's goes on, then ours again."""
+"""Scheduled messages in one store: our broker, then RocketMQ's, then ours again deliver them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the Java clients are asked to do: replies, queries, lite pull, SQL."""
+"""Features that only Java clients have: replies, queries, lite pull, SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long clients of RocketMQ with default settings fail when an elected master is killed.
+"""How long RocketMQ's clients with default settings fail after an elected master is killed.
 
 With two broker names they send to the other one. With one name they send when they have looked for
 a new route, which they do every 30 seconds, or when the killed broker is back as a slave: it

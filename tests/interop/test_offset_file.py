@@ -1,4 +1,4 @@
-"""The file in which broadcast groups keep their place: Java's read by ours, and ours by Java."""
+"""The offset file of broadcast groups: Java reads ours, and we read Java's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders and retries: what an operator sets with mqadmin, and what clients then do."""
+"""Ordered consumption and retries: settings by mqadmin, and what clients then do."""
 
 from __future__ import annotations
 

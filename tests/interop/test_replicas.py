@@ -1,4 +1,4 @@
-"""Java's consumers go to the slave when its master is killed, and back."""
+"""Java's consumers read from the slave when its master is killed, and from the master later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of every kind go on where they were when the broker comes back, and lose nothing."""
+"""Clients of every language continue when the broker restarts, and lose nothing."""
 
 from __future__ import annotations
 

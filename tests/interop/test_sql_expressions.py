@@ -1,4 +1,4 @@
-"""Random SQL92 expressions: RocketMQ's filter module and ours parse and evaluate them alike.
+"""Random SQL92 expressions: RocketMQ's filter module and ours give the same results.
 
 Expressions: 2,000, on long runs 100,000; each is evaluated for four messages.
 """

@@ -1,4 +1,4 @@
-"""Stores cross over: real brokers serve what ours wrote, ours serves what real brokers wrote.
+"""Stores in both directions: real brokers serve ours, and our broker serves theirs.
 
 100,000 messages in several files of every kind; every body is compared, through consume queues and
 through the index.

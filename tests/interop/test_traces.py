@@ -1,4 +1,4 @@
-"""Message traces: what every client writes to our broker, every tool finds and reads."""
+"""Traces that every client writes to our broker, and that every tool finds and reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open transactions cross over with their store: brokers of both kinds go on with them.
+"""Open transactions in one store: brokers of both kinds continue them.
 
 A number says what becomes of its transaction, and on which broker: the first one commits it or
 rolls it back, or it stays open there and is put back by checks; the next brokers check it, and then

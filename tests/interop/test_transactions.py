@@ -1,4 +1,4 @@
-"""Transactions of clients that have them: commit, roll back, be asked, answer for one another.
+"""Transactions of all clients that have them: commit, roll back, checks, checks by other members.
 
 The C++ client has them too, but neither of its packages for Python makes them available.
 """

@@ -1,4 +1,4 @@
-"""Collects what simulated processes that died have left, whose clients nobody closed."""
+"""Collects the garbage of simulated processes that were killed, whose clients nothing closes."""
 
 from __future__ import annotations
 

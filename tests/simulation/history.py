@@ -1,4 +1,4 @@
-"""What applications of a simulated cluster saw, and the check of it."""
+"""The history of a simulated cluster as its applications saw it, and the check of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas of one log that elect, cut off and kill masters: nothing acknowledged is lost."""
+"""Replicas of one log elect, are cut off and are killed: nothing acknowledged is lost."""
 
 from __future__ import annotations
 

@@ -390,7 +390,7 @@ class Broker:
                 raise
 
     def _python(self) -> str:
-        """Return the program of Python: this one, or that of ``multiprocessing``."""
+        """Return the program of Python: this one, or the one of ``multiprocessing``."""
         spawn = sys.modules.get("multiprocessing.spawn")
         program = os.fsdecode((spawn and spawn.get_executable()) or sys.executable or "")
         if not program:

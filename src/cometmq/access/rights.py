@@ -7,12 +7,13 @@ needs an administrator.
 
 Source: PlainAccessResource.parse and Permission, RocketMQ 4.9; DefaultAuthorizationContextBuilder
 and the annotations RocketMQAction and RocketMQResource of the headers, RocketMQ 5.3. RocketMQ
-checks a dozen requests under plain access control and leaves the others open to every account; here
-an administrator is needed for all that changes the broker or what belongs to others, and
-permissions for further requests that send, read or consume messages. Under users, RocketMQ leaves
-some requests open to every user with a signature, and checks the topic that a request names, which
-may be another one than that of its message. Here each request that a broker serves needs something,
-and a request about a message needs the topic of that message, too.
+checks a dozen requests under plain access control, and leaves the others open to every account.
+Here a request that changes the broker, or what belongs to other accounts, needs an administrator.
+Further requests that send, read or consume messages need permissions.
+
+Under users, RocketMQ leaves some requests open to every user with a signature. It checks the topic
+that a request names, which may differ from the topic of the message. Here each request that a
+broker serves has a need, and a request about a message also needs the topic of the message.
 """
 
 from __future__ import annotations

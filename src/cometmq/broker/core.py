@@ -75,7 +75,7 @@ class Core(msgspec.Struct, frozen=True):
         self.offsets.persist(self.store.flush)
 
     def role_changed(self) -> None:
-        """Let the store be that of a master or of a slave."""
+        """Set whether the store belongs to a master or to a slave."""
         self.store.copy_only(self.role.is_slave)
         self.assume_in_memory()
 

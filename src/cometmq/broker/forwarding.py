@@ -39,7 +39,7 @@ from cometmq.remoting import (
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
-"""Timeout of one forwarded request: that of clients."""
+"""Timeout of one forwarded request: as long as the timeout of clients."""
 BYTES_MAX: Final = 64 * 1024 * 1024
 """The limit of all forwarded requests in flight; further ones are refused."""
 REQUEST_BYTES: Final = 16 * 1024

@@ -122,7 +122,7 @@ class BrokerFeature:
         """End what the last requests may have needed."""
 
     def save(self) -> None:
-        """Write to the files of this feature, and close them; called whatever went wrong before."""
+        """Write to the files of this feature, and close them; called also after failures."""
 
 
 class Ports(Protocol):

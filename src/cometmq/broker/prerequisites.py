@@ -1,9 +1,9 @@
 """Does what a request needs first: creates topics, groups and log files, reads records.
 
-Validation, appends and the fast paths must not wait. If a topic, a group or the next file of the
-log has to be created first, or a record has to be read from the disk, they raise an exception with
-a function that does it; the wrapper here calls that function, which may wait for the disk, and then
-the handler again.
+Validation, appends and the fast paths must not wait. A topic, a group or the next file of the log
+may have to be created first, or a record read from the disk. Then they raise an exception with a
+function that does this. The wrapper here calls the function, which may wait for the disk, and then
+calls the handler again.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Role:
     Args:
         name: one of `ROLES`.
         broker_id: 0 for a master.
-        ha_address: where the master sends its log, whatever name servers say.
+        ha_address: where the master sends its log; addresses of name servers are ignored.
         is_elected: whether a controller names the master, so that name servers only add where it
             sends its log.
 

@@ -48,7 +48,7 @@ def first_of_page(first: int | None, version_text: str | None, version: DataVers
     Args:
         first: how many entries the requester has; None if it requests no page.
         version_text: the version that they have, as JSON; empty for none.
-        version: that of the table.
+        version: the version of the table.
     """
     if first is None:
         return None

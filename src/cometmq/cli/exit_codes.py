@@ -17,7 +17,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def exit_with(run: Callable[[], int], name: str) -> NoReturn:
-    """Run a command and exit with its code, or with that of its error.
+    """Run a command and exit with its code, or with the code of its error.
 
     Args:
         run: gives the exit code.

@@ -21,7 +21,7 @@ def rate(figures: Mapping[str, str], *names: str) -> float | None:
 
 
 def totals(figures: Mapping[str, str]) -> list[int]:
-    """Return the messages stored and sent yesterday, then those of today; see `messages`."""
+    """Return the messages stored and sent yesterday, then the messages of today; see `messages`."""
     return [messages(figures, way, day) for day in (YESTERDAY, TODAY) for way in ("Put", "Get")]
 
 

@@ -82,7 +82,7 @@ async def tail(
         topic: what to read.
         tags, sql: which messages; ``sql`` wins.
         last: messages of each queue to begin with.
-        count: end after so many messages; 0 for never.
+        count: end after this number of messages; 0 for never.
     """
     wanted = Filter.sql(sql) if sql is not None else Filter.tags(tags)
     settings = PullSettings(auto_commit_ms=0)

@@ -7,11 +7,11 @@
 
 An error is transient if a retry may help: a server cannot be reached, or is busy. A failure is
 permanent after `PERMANENT_FAILURES` errors of one subject in a row, over at least `PERMANENT_S`
-seconds, none of which is transient: a hook, decoder, strategy or store that raises each time or
-never returns, or a defect of this client. If a broker refuses the account or a setting, which
-`PERMANENT_REFUSALS` lists, `REFUSED_S` seconds are enough; a package that is missing is permanent
-at once. An unreachable broker is never a permanent failure. A loop continues even after a permanent
-failure: its owner decides whether to end.
+seconds, if none of them is transient. Examples are a hook, decoder, strategy or store that raises
+each time or never returns, or a defect of this client. A refusal of the account or of a setting
+(`PERMANENT_REFUSALS`) is permanent after `REFUSED_S` seconds, a missing package at once. An
+unreachable broker is never a permanent failure. A loop continues even after a permanent failure:
+its owner decides whether to end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SupervisedFailureLog(FailureLog):
 
     Args:
         on_permanent: called with the error of a permanent failure. Needs a running event loop.
-        others: those of `FailureLog`.
+        others: the arguments of `FailureLog`.
     """
 
     def __init__(

@@ -709,7 +709,7 @@ def resolve_settings(
         kind: the settings class.
         keywords: what the caller passed by name; every name must be a setting of ``kind``.
         given: what the caller passed as an object; only what was passed to it counts.
-        environment: the process's variables; None for those of this process.
+        environment: the variables; None for the variables of this process.
         tables: what the TOML file says; None for the file that the environment names, if any.
 
     Raises:

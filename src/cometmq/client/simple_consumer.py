@@ -223,7 +223,7 @@ class SimpleConsumer(SubscribingConsumer):
             max_messages: the limit, at most 32.
             wait: seconds, or a timedelta, to wait for a message. A broker that does not respond can
                 add the setting ``ack_ms``.
-            invisible: the invisible time of these messages; None for that of the consumer.
+            invisible: the invisible time of these messages; None for the setting of the consumer.
 
         Raises:
             ClientClosedError: the consumer is not started, or was closed.

@@ -60,7 +60,7 @@ class Filters:
         """Return the filter of a group, or None.
 
         Args:
-            topic, group: those of the filter.
+            topic, group: the topic and the group of the filter.
             client: the connection that uses it now.
         """
         found = self._filters.get((topic, group))
@@ -76,7 +76,7 @@ class Filters:
 
         Args:
             client: the connection of the upload.
-            topic, group: those of the filter.
+            topic, group: the topic and the group of the filter.
             source: the filter.
 
         Raises:

@@ -278,7 +278,7 @@ class Context:
 
 
 def simple_name(class_name: str) -> str:
-    """Return the name of a class without that of its package."""
+    """Return the name of a class without the name of its package."""
     return class_name.rpartition(".")[2]
 
 

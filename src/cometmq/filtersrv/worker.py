@@ -1,9 +1,9 @@
 """One uploaded filter and its worker process, from the side of the filter server.
 
-The process is sealed before it reads the filter (see ``sandboxed.py``), and everything that comes
-from it is taken for hostile: a response has a status and one byte for each message of the request,
-or a short text. The server kills a process that sends anything else, or responds too late, and
-starts it again for a later pull, after a pause that grows with each failure.
+The process is sealed before it reads the filter (see ``sandboxed.py``), and the server takes its
+output for hostile. A response has a status and one byte for each message of the request, or a short
+text. The server kills a process that sends anything else, or responds too late. It starts the
+process again for a later pull, after a pause that grows with each failure.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def check_callable(owner: str, name: str, value: object) -> None:
 
 
 def check_parameters(owner: str, function: Callable[..., object], arguments: Sequence[str]) -> None:
-    """Refuse a function that cannot be called with so many arguments: each call would fail.
+    """Refuse a function that does not take this number of arguments: each call would fail.
 
     Args:
         owner: names the function, for the error.

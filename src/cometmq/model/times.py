@@ -125,7 +125,7 @@ def time_of(text: str, *, now: int | None = None) -> int:
     Args:
         text: ``now``, a time ago such as ``90s``, ``15m``, ``2h`` or ``3d``, an ISO 8601 time such
             as ``2026-01-31T18:00``, local if it has no zone, or ms since 1970.
-        now: the present time in ms since 1970; None for that of this machine's clock.
+        now: the present time in ms since 1970; None for this machine's clock.
 
     Raises:
         ConfigError: it is none of these.

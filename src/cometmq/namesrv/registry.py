@@ -11,10 +11,10 @@ When the last address of a group is removed, its name is removed from its cluste
 all topics; a topic without rows is removed. Times are milliseconds of a monotonic clock.
 
 A change of very many rows runs in slices, and one change at a time, in the order of the requests.
-A row counts only while its group is in ``groups``: a broker that registers for the first time
-joins its group when all its rows are there, and one that leaves is out of it before they are
-removed. So a route shows all of a registration or nothing; each row of a later one is the old or
-the new.
+A row counts only while its group is in ``groups``. A broker that registers for the first time joins
+its group after all its rows are there. A broker that leaves is removed from its group before its
+rows. So a route shows a first registration as a whole or not at all. A later registration replaces
+its rows one by one.
 
 Source: RouteInfoManager, RocketMQ 5.3. Brokers of 4.9 follow the same rules; they do
 not send the fields that 5.x added.

@@ -267,7 +267,7 @@ def decode_lazily(
     Args:
         data: the body of a broker's response.
         broker_name: the broker of the response.
-        added: properties that every message gets besides those of its record.
+        added: properties that every message gets besides the properties of its record.
 
     Raises:
         RecordError: one of them is not whole.
@@ -383,7 +383,7 @@ def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, 
 
 
 def as_received(message: Any) -> StoredMessage:
-    """Return a copy with the fields of the record, whatever a handler has changed.
+    """Return a copy with the fields of the record, without the changes of a handler.
 
     A message that was not decoded lazily has no record: it is returned itself.
     """

@@ -126,7 +126,7 @@ class UniqueIds:
     Args:
         ip: the client's address, 4 or 16 bytes; made up if not given.
         pid: the process; its lower 16 bits are used.
-        now_ms: the wall clock; None for that of the machine.
+        now_ms: the wall clock; None for the clock of the machine.
     """
 
     def __init__(

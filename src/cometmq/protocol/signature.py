@@ -38,7 +38,7 @@ def signed_content(fields: Mapping[str, str], body: bytes, *, version: int | Non
     Args:
         fields: its header fields.
         body: its body.
-        version: that of the client, for a request that was received.
+        version: the version of the client, for a request that was received.
     """
     left_out = {SIGNATURE}
     if version is not None and version <= UNSIGNED_FLAG_VERSION:
@@ -75,7 +75,7 @@ class SigningKey:
         return b2a_base64(_digest(outer), newline=False)
 
     def accepts(self, content: bytes, signature: bytes) -> bool:
-        """Return whether a signature is that of a content; the time it takes does not show why."""
+        """Return whether a signature fits a content, in a time that does not show why."""
         return compare_digest(self.sign(content), signature)
 
 

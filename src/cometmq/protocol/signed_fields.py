@@ -53,7 +53,7 @@ class RequestCheck:
 
         Args:
             wire: its connection.
-            fields: those of its header.
+            fields: the fields of its header.
             data: contains the header and the body.
             unescaped: contains values whose escapes were resolved.
             body_at, body_end: where the body is.

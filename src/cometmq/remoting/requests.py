@@ -47,7 +47,7 @@ class Response:
         remark: a text for people, or None.
         header: the typed header; its fields are sent as text.
         body: bytes, or slices that follow each other on the wire.
-        fields: further header fields beside those of ``header``.
+        fields: further header fields beside the fields of ``header``.
     """
 
     __slots__ = ("body", "code", "fields", "header", "remark")
@@ -199,7 +199,7 @@ class SuccessFormat:
         fields: the header's fields. A value may contain one of `DECIMAL`, `HEX` (16 upper-case
             digits) and `TEXT`, the placeholder of a value. Two of them may contain `TEXT`.
         remark: a text for people, or None.
-        serialization: that of the header.
+        serialization: the serialization of the header.
     """
 
     def __init__(

@@ -2,19 +2,20 @@
 """The bytes of one TCP connection: reads frames, and writes many responses together.
 
 All frames of one read are handled before anything is written, so their responses leave in one
-write. Responses to all connections that one iteration of the event loop reads form a write batch,
-which is written at the end of the iteration: the first response wakes a client process, which costs
-more than the response itself; the next ones find it awake. A connection that was read twice in a
-row is written at once, and so are responses beyond the limits of a batch or of a write buffer.
+write. The responses to all connections that one iteration of the event loop reads form a write
+batch, which is written at the end of the iteration. The reason: the first response wakes a client
+process, which costs more than the response itself, and the next ones find it awake. A connection
+that was read twice in a row is written at once. So are responses beyond the limits of a batch or of
+a write buffer.
 
 More than 256 KiB are written in bursts, one in each iteration of the event loop. All connections
 together write 768 KiB of large responses in an iteration, so that others are served in between.
 
-A wire whose peer does not read its responses is not read either until the peer reads; if more
-responses pile up, for instance of held pulls, the wire is closed. The wire of a client is read: if
-both ends waited for the other one to read, neither would. A wire is also not read
-while a request that the others must not overtake is handled, and after `work_s_max` seconds of work
-until the next iteration of the event loop: other connections come first then.
+A server reads nothing from a peer that leaves its responses unread. If more responses pile up, for
+instance of held pulls, the wire is closed. A client reads in any case: if both ends waited for the
+other one to read, neither would. A wire is also not read while a request that others must not
+overtake is handled, and after `work_s_max` seconds of work until the next iteration of the event
+loop, so that other connections are served first.
 
 Hot: plain control flow, compiled by Cython in pure Python mode.
 """

@@ -544,7 +544,7 @@ def _contains(memory: Memory, at: int, size: int, text: Any, length: int) -> int
 
 
 def _is_true(memory: Memory, at: int, size: int) -> int:
-    """Return whether a value is ``true``, whatever the case of its letters."""
+    """Return whether a value is ``true``, in lower or upper case."""
     return (
         size == 4
         and memory[at] | 32 == 116

@@ -153,7 +153,7 @@ class Appender:
         self.message_bytes_max = message_bytes_max
         self.refusal: str | None = None
         self.is_copy = False
-        """Whether the log is that of a master, so that it gets no other messages."""
+        """Whether the log is a copy of the log of a master, so that it gets no other messages."""
         self.on_arrival: Arrival | None = None
         self.awaited: Any = None
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
@@ -541,7 +541,7 @@ class Appender:
     def _stop_dispatch(self, log_offset: int, problem: BaseException) -> None:
         """Refuse further messages until `catch_up`: units must be in the order of the log.
 
-        The record is whole, and so are those that follow it in its batch.
+        The record is whole, and so are the records that follow it in its batch.
         """
         logger.error("records not dispatched physical_offset=%d error=%s", log_offset, problem)
         if self._undispatched_at < 0:

@@ -220,7 +220,7 @@ class Files(Protocol):
             start: where the bytes go.
             data: the bytes.
             new_size_bytes: make the file with this size, sparse and all zero; None if it exists.
-            reserve_bytes: take space on the disk for so many bytes from ``start`` on.
+            reserve_bytes: take space on the disk for this number of bytes from ``start`` on.
 
         Raises:
             OSError: the disk is full or broken, or there is no such file.
@@ -605,7 +605,7 @@ def mapped_files_max() -> int:
 def end_of_socket_descriptors() -> int | None:
     """Return the descriptor from which on a new socket is closed, so that files can be opened.
 
-    A new descriptor is the lowest free one, so it tells how many are in use. None: no limit.
+    A new descriptor is the lowest free one, so it shows how many are in use. None: no limit.
     """
     limit, _ = SERVERS.open_files_limits()
     if limit is None:

@@ -38,7 +38,7 @@ def migrate(plain: PlainAccounts, users: UserAccounts) -> None:
 
     Raises:
         ConfigError: a file of accounts cannot be used.
-        ResponseError: the name of an account cannot be that of a user.
+        ResponseError: an account has a name that no user can have.
         StoreError: the disk refuses; the users so far are created.
     """
     if not plain.has_files:

@@ -1,10 +1,10 @@
 """Takes over the offsets of a slave that acted as the master: committed and schedule offsets.
 
 With ``enableSlaveActingMaster`` name servers show consumers the slave with the smallest id as the
-master while there is none. Before the master listens again, it announces itself to that slave,
-which then sends nothing more to other brokers, and takes over every offset of it that is larger
-than its own; later, the slave would have replaced them with those it copies. Without a response it
-starts all the same: consumers then get messages again that they had before.
+master while there is none. Before the master listens again, it announces itself to that slave. The
+slave then sends nothing more to other brokers, and the master takes over each offset of the slave
+that is larger than its own. Later would be too late: the slave replaces its offsets with copies of
+the master's. Without a response the master starts anyway, and consumers get messages again.
 
 Source: BrokerPreOnlineService, RocketMQ 5.3, which stays isolated until the slave responds.
 """

@@ -73,7 +73,7 @@ class OtherBrokers:
 
     Args:
         client: sends the requests.
-        name_servers: returns the addresses of those that know the routes.
+        name_servers: returns the addresses of the name servers that know the routes.
         broker_name: of this broker, which gets nothing.
         group: the producer group of messages that name none.
     """

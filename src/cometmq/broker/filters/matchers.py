@@ -36,7 +36,7 @@ class SqlMatcher:
         self._born_ms = born_ms
 
     def matches_tags(self, tags_code: int) -> bool:
-        """Return True: an expression may be true whatever the tags are."""
+        """Return True: an expression may be true for any tags."""
         return True
 
     def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:

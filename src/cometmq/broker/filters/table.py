@@ -245,7 +245,7 @@ class FilterTable:
 
         Args:
             group: its name.
-            subscription: that of its heartbeats.
+            subscription: the subscription in the heartbeats of the group.
             enabled: whether filtering by properties is switched on.
 
         Raises:

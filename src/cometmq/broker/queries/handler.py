@@ -30,7 +30,7 @@ from cometmq.store.index.key_search import KeySearch
 from cometmq.store.queues.consume_queue_ext import ExtUnit
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
-"""Number of messages in the response for a unique key, whatever number is requested."""
+"""Number of messages in the response for a unique key; the requested number is ignored."""
 RESPONSE_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000

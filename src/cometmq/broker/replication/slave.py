@@ -53,7 +53,7 @@ RATE_S: Final = 5.0
 
 
 class LogCopy:
-    """Keeps the log of a slave as that of its master.
+    """Keeps the log of a slave equal to the log of its master.
 
     Args:
         role: whether this broker is a slave, and where its master sends the log.
@@ -61,7 +61,7 @@ class LogCopy:
         settings: returns the current settings of the broker.
         commit: syncs received bytes to the disk before they are reported; None to report them when
             they are written.
-        clock: tells when something was received, for `status`.
+        clock: gives the time at which something was received, for `status`.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         """Expect a number of bytes for a log offset, or a heartbeat.
 
         Raises:
-            ProtocolError: they are not those of the last record, which is to be compared.
+            ProtocolError: they are not the bytes of the last record, which is to be compared.
             StoreError: they do not continue the log.
         """
         if self._compared_to < 0:
@@ -464,7 +464,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         )
 
     def _is_equal(self) -> None:
-        """Note that the last record is that of the master."""
+        """Note that the last record equals the record of the master."""
 
     def _encoded_report(self, offset: int) -> bytes:
         return REPORT.pack(offset)

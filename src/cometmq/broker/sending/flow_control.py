@@ -78,7 +78,7 @@ class FlowControl:
         """When it was measured last; None before the first time, at the end of the start."""
         self._late_measurements = 0
         self._closed: ResponseError | None = None
-        """Why all sends are refused, whatever the load is."""
+        """The reason why all sends are refused under any load."""
         self._slow: ResponseError | None = None
         self._slowest_ms = 0
         self.late_ms_logged = 0

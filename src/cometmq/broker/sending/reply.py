@@ -49,7 +49,7 @@ class ReplyHandler:
         store: stores replies, if the settings say so.
         durability: what responses wait for.
         validation: checks and routes them like any send.
-        stats: counts those that are stored.
+        stats: counts the replies that are stored.
         producers: finds the connection of the client.
         settings: returns the current settings of the broker.
         role: a slave handles no replies: producers send their heartbeats to its master.

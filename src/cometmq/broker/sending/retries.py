@@ -26,7 +26,7 @@ FIRST_RETRY_LEVEL: Final = 3
 
 
 def retries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
-    """Return the limit of the retries of a message: that of its client, if it sends one."""
+    """Return the limit of the retries of a message: the limit that its client sends, if any."""
     if requested is not None and version >= VERSION_WITH_MAX_RECONSUME:
         return requested
     return group.retry_max_times
@@ -36,7 +36,7 @@ def retry_level(policy: GroupRetryPolicy, levels: DelayLevels, reconsume_times: 
     """Return the delay level of the next retry of a message, unless its consumer sets one.
 
     Args:
-        policy: that of the group.
+        policy: the retry policy of the group.
         levels: the levels of the broker.
         reconsume_times: the retries of the message so far.
     """
@@ -55,7 +55,7 @@ def level_of_copy(
     the policy of the group counts.
 
     Args:
-        policy: that of the group.
+        policy: the retry policy of the group.
         levels: the levels of the broker.
         reconsume_times: the retries of the message so far, without this one.
         requested: the property DELAY of the copy.

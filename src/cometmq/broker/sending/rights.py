@@ -19,12 +19,12 @@ def _topic(request: Request) -> str:
 
 
 def _send(request: Request, _: Lookups) -> Needs:
-    """A send needs its topic, whatever group its header names."""
+    """A send needs its topic; the group in its header is ignored."""
     return needs_of(topic_need(_topic(request), Action.PUB))
 
 
 def _reply(request: Request, lookups: Lookups) -> Needs:
-    """A reply to another topic than that of replies is a send."""
+    """A reply to another topic than the topic of replies is a send."""
     topic = _topic(request)
     return NOTHING if topic == lookups.reply_topic else needs_of(topic_need(topic, Action.PUB))
 

@@ -12,11 +12,11 @@ the committed offset stays before it; the round continues behind it. RocketMQ st
 then may deliver it twice.
 
 With synchronous flush or replication, a check is sent when the put-back message is on the disk and
-on the slaves that the rule of sends asks for. If slaves are missing or late, it is sent all the
-same, and the rest of the round does not wait for them: a check that is held back would count, and
-after transactionCheckMax of them the message would be discarded. Nothing is lost by it, because the
-log of a slave is the beginning of this log: without the copy, it has the original undecided. While
-the broker refuses decisions because the in-sync set has too few members, nothing is checked.
+on the slaves that the rule of sends asks for. If slaves are missing or late, the check is sent
+anyway, and the rest of the round does not wait for them. A check that is held back would count, and
+after transactionCheckMax such checks the message would be discarded. Nothing is lost: the log of a
+slave is a beginning of this log, so a slave without the copy has the original undecided. While the
+broker refuses decisions because the in-sync set has too few members, nothing is checked.
 
 The work is divided into slices, so that a million half messages never keep the event loop busy.
 Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3.

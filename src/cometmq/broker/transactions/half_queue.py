@@ -185,7 +185,7 @@ class HalfQueue:
         not be found any more.
 
         Args:
-            reads_only: append nothing: the log is that of the master of this slave.
+            reads_only: append nothing: the log is a copy of the log of a master.
 
         Returns:
             False while a full disk keeps records of the log out of the queues, while this broker is
@@ -412,7 +412,7 @@ class HalfQueue:
         )
 
     def first_open(self, offset: int) -> int:
-        """Return the first undecided offset from an offset on, perhaps that of no message yet."""
+        """Return the first undecided offset from an offset on; it may have no message yet."""
         return self._decided.first_open(offset)
 
     async def read(self, offset: int, count: int) -> GetResult | None:
@@ -467,7 +467,7 @@ class HalfQueue:
 
         Args:
             half: the half message, as it was sent or as it was put back.
-            topic: the half topic, or that of the half messages that were discarded.
+            topic: the half topic, or the topic of the half messages that were discarded.
 
         Returns:
             None if the index has none of them, for example because it is disabled.

@@ -262,7 +262,7 @@ class TransactionHandler:
         return half
 
     def _message_at(self, log_offset: int) -> HalfMessage | None:
-        """Return the message with a physical offset, whatever its topic is; None for none.
+        """Return the message with a physical offset, of any topic; None for none.
 
         Raises:
             PrerequisiteError: it has to be read from the disk first.

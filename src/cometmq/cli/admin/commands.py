@@ -144,7 +144,7 @@ class Call:
 
         Args:
             broker: only this one, by name or by address; an address needs not be registered.
-            cluster: only those of this cluster.
+            cluster: only the brokers of this cluster.
             slaves: slaves too, not only masters.
 
         Raises:

@@ -132,7 +132,7 @@ class Report:
     """Notes what was sent again, and knows what earlier runs noted in the same file.
 
     Args:
-        path: a new file, or that of an earlier run; None to note nothing.
+        path: a new file, or the file of an earlier run; None to note nothing.
         writes: whether to note something.
 
     Raises:

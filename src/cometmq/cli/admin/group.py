@@ -199,7 +199,7 @@ async def lag(
 ) -> Rows:
     """Show the lag of a group in each queue: in messages, and in time.
 
-    The age is that of the first message that the group has not consumed.
+    The age is the age of the first message that the group has not consumed.
     """
     stats = await call.admin.consume_stats(group, topic)
     topics = {queue.topic for queue in stats}

@@ -46,7 +46,7 @@ class Output:
         """Print rows: a table, or a JSON array of objects, in one line if ``line``.
 
         Args:
-            keys: those of the values of a row.
+            keys: the keys of the values of a row.
             rows: the rows.
             line: whether JSON is one line.
             empty: what to say to a person if there are no rows.

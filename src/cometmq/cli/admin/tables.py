@@ -193,7 +193,7 @@ def table_lines(
     """Return rows as a table or, if it is too wide, as records.
 
     Args:
-        keys: those of the values of a row.
+        keys: the keys of the values of a row.
         rows: the rows, at least one.
         width: of the terminal; None for a pipe.
     """

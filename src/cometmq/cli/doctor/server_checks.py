@@ -59,7 +59,7 @@ def checks(
     Args:
         server: one of `SERVERS`.
         config: its configuration file; None for the defaults.
-        store: another directory of the store than that of the settings.
+        store: another directory of the store than the directory in the settings.
         machine: the host.
         compares_clocks: whether to compare the clocks of the brokers that its name servers know.
     """
@@ -112,7 +112,7 @@ def _checks_of_store(store: StoreSettings, machine: host.Host) -> list[Check]:
 
 
 async def _clocks(configuration: Configuration, name_servers: str) -> list[Finding]:
-    """Compare the clocks of the brokers that the name servers know with that of this host."""
+    """Compare the clocks of the brokers that the name servers know with the clock of this host."""
     found: list[Finding] = []
     async with AdminClient(name_servers, client=client_settings(configuration)) as admin:
         table = (await admin.cluster_info()).broker_addr_table
@@ -136,7 +136,7 @@ async def _clocks(configuration: Configuration, name_servers: str) -> list[Findi
 def client_settings(configuration: Configuration) -> ClientSettings:
     """Return what a client needs to make the requests that this server makes.
 
-    Without an account of the server, that of the client's settings applies.
+    Without an account of the server, the account of the client's settings applies.
 
     Raises:
         ConfigError: its account is malformed.

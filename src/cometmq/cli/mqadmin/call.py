@@ -50,7 +50,7 @@ class Call:
 
     @property
     def is_4(self) -> bool:
-        """Whether the printout is that of RocketMQ 4.9."""
+        """Whether the printout is the one of RocketMQ 4.9."""
         return self.line == 4
 
     def has(self, flag: str) -> bool:

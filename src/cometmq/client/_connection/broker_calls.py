@@ -73,7 +73,7 @@ class BrokerCalls:
         *,
         timeout: float | None = None,
     ) -> Command:
-        """Send a request and return the response, whatever its code.
+        """Send a request and return the response with any code.
 
         Raises:
             RemotingError: no response.

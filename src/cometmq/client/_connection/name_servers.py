@@ -180,7 +180,7 @@ class NameServers:
 
         Raises:
             NameServerError: none of them responded in time.
-            ResponseError: the name server refused, or the address is that of another server.
+            ResponseError: the name server refused, or another server has the address.
         """
         try:
             return check(await self.call(code, header, body, timeout=timeout))

@@ -75,7 +75,7 @@ class Route:
         return self._replicas(where).get(MASTER_ID)
 
     def readable(self, where: str | MessageQueue, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address to read from: that of the broker id, else of any replica."""
+        """Return the address to read from: the address of the broker id, else of any replica."""
         replicas = self._replicas(where)
         found = replicas.get(broker_id)
         if found is None and broker_id != MASTER_ID:
@@ -175,7 +175,7 @@ def logical_broker_name(scope: str) -> str:
 
 
 def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> Route:
-    """Make a route for a topic that does not exist yet from that of the template topic.
+    """Make a route for a topic that does not exist yet from the route of the template topic.
 
     Brokers create a retry topic for its group, with one queue by default, whatever the template
     has: so its provisional route has one.
@@ -215,7 +215,7 @@ class Routes:
     Args:
         name_servers: are asked.
         timeout: of a lookup.
-        tasks: owns those that refresh a route in the background.
+        tasks: owns the tasks that refresh a route in the background.
     """
 
     def __init__(self, name_servers: NameServers, *, timeout: float, tasks: Supervisor) -> None:

@@ -72,7 +72,7 @@ def newer(filter: Filter, before: Filter | None) -> Filter:
 
 
 class Subscriptions:
-    """The subscriptions of one consumer. Names are those of brokers, unless said otherwise.
+    """The subscriptions of one consumer. Names are as on brokers, unless said otherwise.
 
     A change is announced by the next heartbeat, and adopted after it: a broker refuses pulls with a
     subscription that is newer than those it knows.

@@ -194,7 +194,7 @@ class FilterChain:
     A hook that raises, or returns anything but messages that it was given, drops no message.
 
     Args:
-        hooks: the hooks of the consumer; those that are no filter hooks are ignored.
+        hooks: the hooks of the consumer; only filter hooks are used.
         group: the consumer group, without a namespace.
         namespace: removed from queues before hooks see them.
     """
@@ -238,7 +238,7 @@ class ConsumeHookCalls:
     """Calls the consume hooks of one consumer.
 
     Args:
-        hooks: the hooks of the consumer; those that are no consume hooks are ignored.
+        hooks: the hooks of the consumer; only consume hooks are used.
         group: the consumer group, without a namespace.
         client_id: the client id.
         namespace: the name of the client's namespace; empty for none.
@@ -321,7 +321,7 @@ ODD_RESULTS_MAX = 16
 _FAILED = "topic=%s id=%s keys=%s group=%s retries=%d messages=%d redelivery=%s error=%s"
 
 Call = Callable[[Sequence[StoredMessage], ConsumeContext | OrderedContext], Awaitable[object]]
-"""Calls the handler, whatever its kind, and gives what it returns or raises what it raises."""
+"""Calls a handler of any type; returns its result or raises its exception."""
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ class Pull(msgspec.Struct, frozen=True):
     hold_ms: int = 0
     """How long the broker may hold the request until a message arrives; 0 to respond at once."""
     max_bytes: int | None = None
-    """The limit of bytes; None for that of the broker. Brokers before 5.0 ignore it."""
+    """The limit of bytes; None for the limit of the broker. Brokers before 5.0 ignore it."""
     send_filter: bool = True
     """Whether the filter travels along; else the broker has it from the last heartbeat."""
     lite: bool = False
@@ -185,7 +185,7 @@ async def pull_once(
 
 
 def code_of(pull: Pull, broker_version: int) -> RequestCode:
-    """Return the code of a pull: those of lite pull consumers have their own since 5.0."""
+    """Return the request code of a pull: lite pull consumers have their own since 5.0."""
     if pull.lite and broker_version >= LITE_PULL_VERSION_MIN:
         return RequestCode.LITE_PULL_MESSAGE
     return RequestCode.PULL_MESSAGE
@@ -453,7 +453,7 @@ class ReplicaChoice:
 
     def __init__(self) -> None:
         self.forced: int | None = None
-        """The broker id that all queues are pulled from, whatever brokers advise; or None."""
+        """The broker id that all queues are pulled from; None to follow the advice of brokers."""
         self._advised: dict[MessageQueue, int] = {}
 
     def of(self, queue: MessageQueue) -> int:

@@ -83,7 +83,7 @@ class QueueListenerCalls:
     async def call(
         self, topic: str, queues: Collection[MessageQueue], assigned: Collection[MessageQueue]
     ) -> None:
-        """Call the listener. Names are those that brokers know."""
+        """Call the listener. Names are as on brokers."""
         if self._listener is None:
             return
         unwrap = self._instance.namespace.unwrap_queue

@@ -67,7 +67,7 @@ POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1
 
 
 class OnFailed(Protocol):
-    """Is told of each message that failed and is retried or dead-lettered."""
+    """Called for each failed message that is retried or dead-lettered."""
 
     def __call__(
         self, message: StoredMessage, error: BaseException | None, *, is_dead: bool

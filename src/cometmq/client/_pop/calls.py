@@ -341,7 +341,7 @@ class PopRequests:
             max_messages: 32 at most; 0 only fixes where a new group starts.
             invisible_ms: for how long other consumers do not see the messages.
             hold_ms: how long the broker may wait for a message; 0 to respond at once.
-            margin_s: the timeout in addition to ``hold_ms``; by default that of the other requests.
+            margin_s: added to ``hold_ms`` as the timeout; by default the timeout of other requests.
 
         Raises:
             QueueNotFoundError: the broker has no master now.

@@ -3,11 +3,11 @@
     receive -> pop at each broker, which responds at once
             -> nothing: a held NOTIFICATION request at each broker -> pop again
 
-Only the short pops take messages, so that cancelling a `receive` that waits takes none. What a pop
-brings whose caller was cancelled goes to the next `receive`; after a second it is released, which
-means that the broker redelivers it. Each broker has at most one pop and one held request at a time,
-however many tasks receive: a broker wakes only one held request per message, and one that a
-cancelled task left behind must not be the one.
+Only the short pops take messages, so a cancelled wait takes none. If the caller of a pop is
+cancelled, the next `receive` gets the messages of this pop. After a second without a `receive` they
+are released, which means that the broker redelivers them. Each broker has at most one pop and one
+held request at a time, for any number of tasks: a broker notifies only one held request for each
+message, and this must not be the request of a cancelled task.
 
 As in RocketMQ 5's gRPC clients, all queues of a broker are popped at once, so that the number of
 members is not limited by the number of queues.

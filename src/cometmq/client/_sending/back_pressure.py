@@ -163,7 +163,7 @@ class BackPressure:
             waiting.popleft()
 
     def _drop_gone(self) -> None:
-        """Forget sends that have given up, wherever they stand."""
+        """Remove sends that have given up, at any position."""
         self._waiting = deque([each for each in self._waiting if not each.room.done()])
         self._gone = 0
 

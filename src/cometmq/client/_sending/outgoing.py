@@ -340,7 +340,7 @@ def _check_values(fields: tuple[Any, ...], body_bytes_max: int, trusted: bool) -
     """Check body, flag and property names of a message.
 
     Args:
-        fields: those of the message.
+        fields: the fields of the message.
         body_bytes_max: the largest body.
         trusted: whether properties with reserved names are allowed.
 

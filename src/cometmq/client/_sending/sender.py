@@ -143,7 +143,7 @@ class Sender:
             reserved: properties that applications cannot set.
             trusted: whether the message itself may have such properties.
             compressed: how the body is compressed already, as for `prepare`.
-            policy: when to retry; None for that of awaited sends.
+            policy: when to retry; None for the policy of awaited sends.
         """
 
         def prepare(messages: Sequence[Message]) -> Outgoing:
@@ -184,7 +184,7 @@ class Sender:
             items: the same messages, as `item` made them.
             target: the queue or the selector, if the caller chose.
             timeout: seconds for all of it.
-            policy: when to retry; None for that of awaited sends.
+            policy: when to retry; None for the policy of awaited sends.
         """
         if len(messages) == 1:
             reserved = {names.UNIQ_KEY: items[0].message_id}

@@ -84,7 +84,7 @@ class Controllers(AdminCore):
             broker: the name of the set.
             cluster: the cluster of the set; needed unless ``living``.
             broker_ids: the brokers' numbers at the controllers; all if empty.
-            living: also those that are alive.
+            living: also the brokers that are alive.
         """
         header = CleanBrokerDataRequest(
             cluster_name=cluster,

@@ -85,7 +85,7 @@ class DeadLetter:
 
     @property
     def message_id(self) -> str:
-        """The unique id, which is that of the message at its first send."""
+        """The unique id, which the message got at its first send."""
         return self.message.message_id
 
     @property
@@ -227,7 +227,7 @@ class DeadLetter:
 
         Args:
             topic: the original topic, or the retry topic of the group.
-            unique_id: that of the copy; None for a new one.
+            unique_id: the unique id of the copy; None for a new one.
 
         Raises:
             CompressionError: the body cannot be decompressed.

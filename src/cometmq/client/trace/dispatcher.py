@@ -177,7 +177,7 @@ class TraceDispatcher:
                 ids have room.
 
         Returns:
-            False when so many records wait that this one was dropped.
+            False if too many records wait, and this one was dropped.
         """
         if self._waiting >= self._settings.waiting_max:
             self._drop(1)

@@ -36,7 +36,7 @@ class KvTable:
         save: writes the content of the file; called in a thread at every change.
 
     Raises:
-        ConfigError: the content is not that of such a file.
+        ConfigError: the content is not a key-value table.
     """
 
     def __init__(self, content: Any, save: Callable[[dict[str, Any]], None]) -> None:

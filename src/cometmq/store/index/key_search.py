@@ -39,8 +39,8 @@ class KeySearch:
     """Finds the newest messages with a key, some index entries at a time.
 
     Args:
-        log, index: those of the store.
-        topic, key: those of the messages.
+        log, index: the log and the index of the store.
+        topic, key: the topic and the key of the messages.
         max_num: the limit of messages.
         begin_ms, end_ms: the span of store times, ends included.
     """

@@ -85,7 +85,7 @@ class Recovery:
     """Makes log, queues and index of one store consistent.
 
     Args:
-        settings, paths, files: those of the store.
+        settings, paths, files: the settings, paths and files of the store.
         log, table, index, dispatcher: its parts, loaded; the index is None if there is none.
         checkpoint: as read.
         abort, ending: the file ``abort`` as read, and how the last process ended.

@@ -7,8 +7,8 @@ A record never spans two segments, and 8 bytes always remain for the blank. A re
 its size and its magic number, which selects the size of its topic's length: one byte or two.
 
 Records are encoded into a buffer, and `write_staged` writes them to the file, many at a time if it
-can: a write of fresh pages costs the kernel a fraction of touching them one by one in the mapping,
-and never waits for its read-ahead. Reads use the mapping.
+can. Reads use the mapping. Writes do not, because a write of fresh pages costs the kernel a
+fraction of touching them one by one in the mapping, and never waits for its read-ahead.
 
 Single writer; `flush` may run in another thread. Source: CommitLog, RocketMQ 5.3.
 """

@@ -225,7 +225,7 @@ def checked_record(
         segment: the file.
         position: where the record begins.
         end: where it ends at the latest.
-        queue_id: that of its queue.
+        queue_id: the number of its queue.
         topic_field: its topic with the length before it.
     """
     memory: Any = segment.memory

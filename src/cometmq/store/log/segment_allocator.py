@@ -75,7 +75,7 @@ class SegmentAllocator:
         raise SegmentNotReadyError(f"commit-log file {base_offset} is being allocated")
 
     def wait(self) -> None:
-        """Return when no segment is being allocated; from any thread but that of the store.
+        """Return when no segment is being allocated; from any thread but the one of the store.
 
         Raises:
             SegmentNotReadyError: it is not allocated within the time of the settings.

@@ -435,7 +435,7 @@ class Segments:
         """Make the next `sync` sync the directories of the files.
 
         Args:
-            with_parents: also those of the directory and of the one above.
+            with_parents: also the entries of the directory and of the one above.
         """
         self._unsynced_names = max(self._unsynced_names, _WITH_PARENTS if with_parents else _OWN)
 

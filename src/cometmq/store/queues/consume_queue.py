@@ -147,7 +147,7 @@ class ConsumeQueue:
         """Append the unit of a message; do nothing if the queue has it.
 
         Args:
-            queue_offset: that of the record; the next one, unless the log is redispatched.
+            queue_offset: the offset of the record; the next one, unless the log is redispatched.
             log_offset: where the record is.
             size: of the record.
             tags_code: what consumers filter by.

@@ -333,7 +333,7 @@ class QueueReader:
         Args:
             topic, queue_id: the queue.
             offset: where a read has stopped (`GetResult.stopped_at_cold`).
-            matcher: that of the read.
+            matcher: the matcher of the read.
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:

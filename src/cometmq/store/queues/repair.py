@@ -362,7 +362,7 @@ class Repair:
         return True
 
     def _span(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """Return where the record of a unit may be: between those of its sound neighbours."""
+        """Return where the record of a unit may be: between the records of its sound neighbours."""
         start = self._end_before(queue, offset)
         if start is None:
             return 0, 0

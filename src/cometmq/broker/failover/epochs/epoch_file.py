@@ -4,15 +4,15 @@
     line          := epoch "-" start_offset "\\n"
     checksum      := CRC-32 of the lines, without the highest bit; 0 is not checked
 
-Epochs ascend; their start offsets never descend. An epoch in which nothing was written starts where
-the next one does, and has its line all the same: without it, a replica that wrote in an older epoch
-beyond that offset could not see that its log differs. RocketMQ 5.3 leaves such a line out. If there
-are too many epochs, the oldest of those without a byte are dropped, except the first: the epochs
-around them end and begin at the same offset, which shows the difference as well.
+Epochs ascend; their start offsets never descend. An epoch in which nothing was written has a line,
+too; it starts where the next epoch starts. Without the line, a replica that wrote in an older epoch
+beyond that offset could not see that its log differs. RocketMQ 5.3 leaves this line out. If there
+are too many epochs, the oldest empty ones are dropped, except the first: the epochs around them end
+and begin at the same offset, which shows the difference as well.
 
-The backup lacks the newest epoch, so it counts only if the file is missing or was torn while it was
-written, as RocketMQ writes it: then no byte of that epoch was stored. Without the epoch, its bytes
-would count for the one before.
+The backup lacks the newest epoch. It is read only if the file is missing, or was torn while it was
+written, as RocketMQ writes it: then no byte of the newest epoch was stored. In any other case, the
+bytes of the newest epoch would count for the epoch before it.
 
 Two replicas find their common point in the newest epoch that both have with the same start offset:
 up to the end of that epoch on either side, their logs are equal.

@@ -113,7 +113,7 @@ class InSyncSet:
         """Note that the request of an epoch of the set certainly never takes effect.
 
         Args:
-            in_sync_epoch: that of the set when it was made.
+            in_sync_epoch: the epoch of the set when it was made.
             was_sent: whether the controller has refused it.
 
         Returns:

@@ -61,7 +61,7 @@ class EpochReplication:
             returns at once. `adopt`, `refused` or `unanswered` is called with the outcome.
         commit: syncs the log.
         sync_flush: whether received bytes are on the disk before they are reported.
-        clock: tells when something was received.
+        clock: gives the time at which something was received.
         before_truncation: called with the new end of the log before that is truncated; what it
             raises prevents that.
 
@@ -131,7 +131,7 @@ class EpochReplication:
     async def lead(self, own_id: int, epoch: int, members: BrokerIds, in_sync_epoch: int) -> None:
         """Become the master of an epoch, or go on as the master in a newer one.
 
-        Call it before the role changes to that of a master, and before the first send is accepted.
+        Call it before this broker becomes a master, and before the first send is accepted.
         On return the epoch is on the disk. A call that fails leaves the log without a master.
 
         Args:
@@ -193,7 +193,7 @@ class EpochReplication:
     def follow(self, own_id: int, ha_address: str) -> None:
         """Copy the log of the elected master; return at once.
 
-        Call it after the role has changed to that of a slave. Sends that wait get
+        Call it after this broker has become a slave. Sends that wait get
         SERVICE_NOT_AVAILABLE at once, and connections to another address end.
 
         Args:
@@ -207,7 +207,7 @@ class EpochReplication:
         self._at("check", CHECK_S, self._check)
 
     def stop(self) -> None:
-        """Neither lead nor follow; call it after the role has changed to that of a slave."""
+        """Neither lead nor follow; call it after this broker has become a slave."""
         self._stop_leading()
         self.copy.follow(self.copy.own_id, "")
 
@@ -298,7 +298,7 @@ class EpochReplication:
             self._request(in_sync.members, renews=True)
 
     def incarnations(self, members: BrokerIds) -> dict[int, str]:
-        """Return the processes of members whose log is that of this master, as far as they say."""
+        """Return the processes of members that have reported the log of this master."""
         in_sync, found = self.in_sync, {}
         for id_, connection in self._connections.items():
             greeting = connection.greeting

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 class EpochLogCopy(LogCopy):
-    """Keeps the log of a slave as that of the master of an epoch.
+    """Keeps the log of a slave equal to the log of the master of an epoch.
 
     Args:
         role, store, settings, commit, clock: see `LogCopy`.
@@ -168,7 +168,7 @@ class EpochMasterConnection(MasterConnection):
     # --- the log of the master --------------------------------------------------------------------
 
     def _join(self, master: MasterEpochs) -> None:
-        """Truncate the log to the point up to which it is that of the master.
+        """Truncate the log to the point up to which it equals the log of the master.
 
         Raises:
             ReplicaError: there is no such point, or this log is newer.

@@ -32,7 +32,7 @@ from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.store import MessageStore, NewRecord, StoreSettings, message_store
 from cometmq.store.queues.queue_reader import ColdPart
-from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
+from support.stores.cold_files import ColdDisk, ColdRead
 from support.wire.fake_transport import Wired
 from support.wire.request_variants import java_header
 from unit.broker.conftest import Pulls, Tables, open_store
@@ -57,16 +57,15 @@ def limited(together: Callable[[], int | None]) -> ColdReads:
     return ColdReads(flow, lambda: together() is not None)
 
 
-class ColdDisk(SystemFiles):
-    """A disk whose files are in memory only where they were read; the test lets reads go on."""
+class HeldDisk(ColdDisk):
+    """A disk whose reads the test lets go on, and whose parts of the log can be broken."""
 
     def __init__(self) -> None:
-        self.known: set[tuple[Path, int, int]] = set()
+        super().__init__()
         self.go = threading.Event()
         self.go.set()
         self.is_read = threading.Event()
         """Set when a read begins."""
-        self.is_broken = False
         self.broken_from = 1 << 62
         """Where the log can no longer be read."""
         self.bad_sectors: set[int] = set()
@@ -74,36 +73,20 @@ class ColdDisk(SystemFiles):
         self.forgets = False
         """Whether what was read leaves the memory at once."""
 
-    def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> MappedFile:
-        options = {"create": False, "read_only": False, "keep_open": True} | options
-        return ColdFile(self, path, size_bytes, **options)
-
-
-class ColdFile(SystemMappedFile):
-    def __init__(self, disk: ColdDisk, path: Path, size_bytes: int, **options: Any) -> None:
-        super().__init__(path, size_bytes, **options)
-        self._disk = disk
-
-    def is_resident(self, start: int, stop: int) -> bool:
-        return any(
-            path == self.path and first <= start and stop <= last
-            for path, first, last in self._disk.known
-        )
-
-    def bring_in(self, start: int, stop: int) -> None:
-        self._disk.is_read.set()
-        assert self._disk.go.wait(WAIT_S)
-        if self._disk.is_broken:
-            raise OSError(errno.EIO, "the disk is gone")
-        is_log = self.path.parent.name == "commitlog"
-        if is_log and (stop > self._disk.broken_from or start in self._disk.bad_sectors):
+    def begin_read(self, path: Path, start: int, stop: int) -> None:
+        self.is_read.set()
+        assert self.go.wait(WAIT_S)
+        super().begin_read(path, start, stop)
+        is_log = path.parent.name == "commitlog"
+        if is_log and (stop > self.broken_from or start in self.bad_sectors):
             raise OSError(errno.EIO, "a bad sector")
-        super().bring_in(start, stop)
-        if not self._disk.forgets:
-            self._disk.known.add((self.path, start, stop))
+
+    def end_read(self, read: ColdRead) -> None:
+        if not self.forgets:
+            super().end_read(read)
 
 
-def open_on(disk: ColdDisk, tables: Tables, folder: Path, **changes: Any) -> MessageStore:
+def open_on(disk: HeldDisk, tables: Tables, folder: Path, **changes: Any) -> MessageStore:
     """Open a store of which nothing is in memory."""
     settings = StoreSettings(
         root=folder, commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
@@ -158,7 +141,7 @@ class Broker:
                 )
             )
         store.close()
-        self.disk = ColdDisk()
+        self.disk = HeldDisk()
         self.store = open_on(self.disk, tables, folder)
         self.limit: int | None = None
         self.reads = limited(lambda: self.limit)
@@ -201,7 +184,7 @@ async def test_a_cold_pull_is_answered_when_it_was_read(broker: Broker) -> None:
     wired.transport.send(pull(1))
     (answer,) = await wired.answered(1)
     assert bodies(answer) == [b"0", b"1"]
-    assert {path.parent.name for path, _, _ in broker.disk.known} == {"0", "commitlog"}
+    assert {read.path.parent.name for read in broker.disk.reads} == {"0", "commitlog"}
 
 
 @pytest.mark.parametrize(("limit", "what"), [(None, "disk"), (1 << 20, "flow-control")])
@@ -345,7 +328,7 @@ async def test_a_record_is_read_by_a_thread_before_a_handler_needs_it(broker: Br
 
     with pytest.raises(PrerequisiteError):
         look()
-    assert not broker.disk.known
+    assert not broker.disk.reads
     await after_prerequisites(look)
     assert [message.body for message in decode_messages(found[0] or b"")] == [b"2"]
 
@@ -386,15 +369,15 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
         NewRecord("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
     )
     store.close()
-    disk = ColdDisk()
+    disk = HeldDisk()
     store = open_on(disk, tables, tmp_path / "store", message_bytes_max=1024)
     log_file = tmp_path / "store" / "commitlog" / f"{0:020}"
     assert log_file.read_bytes()[forged_at : forged_at + len(head)] == head
     read = store.cold_record(forged_at)
     assert read is not None
-    disk.known.clear()
+    disk.reads.clear()
     read()
-    assert disk.known == {(log_file, forged_at, forged_at + 256)}
+    assert [each[:3] for each in disk.reads] == [(log_file, forged_at, forged_at + 256)]
     assert store.cold_record(forged_at) is None
     assert store.record_at(forged_at) is None
     store.close()
@@ -404,7 +387,7 @@ async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
     tables: Tables, tmp_path: Path
 ) -> None:
     put_delayed(tables, tmp_path / "store")
-    disk = ColdDisk()
+    disk = HeldDisk()
     disk.go.clear()
     store = open_on(disk, tables, tmp_path / "store")
     reads = ColdReads()
@@ -420,7 +403,7 @@ async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
     while delivery._reading or len(delivered) < 3:
         await asyncio.sleep(0)
     assert delivered == ["T"] * 3
-    assert {path.parent.name for path, _, _ in disk.known} == {"0", "commitlog"}
+    assert {read.path.parent.name for read in disk.reads} == {"0", "commitlog"}
     delivery.stop()
     reads.close()
     store.close()
@@ -434,7 +417,7 @@ async def test_a_level_waits_for_a_disk_that_cannot_read(
 ) -> None:
     monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
     units = put_delayed(tables, tmp_path / "store")
-    disk = ColdDisk()
+    disk = HeldDisk()
     store = open_on(disk, tables, tmp_path / "store")
     disk.broken_from = units[1][0]  # the second message cannot be read
     reads = ColdReads()
@@ -463,7 +446,7 @@ async def test_a_message_that_the_disk_cannot_read_does_not_stop_those_behind_it
 ) -> None:
     monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
     units = put_delayed(tables, tmp_path / "store")
-    disk = ColdDisk()
+    disk = HeldDisk()
     store = open_on(disk, tables, tmp_path / "store")
     disk.bad_sectors = {units[1][0]}
     reads = ColdReads()
@@ -502,7 +485,7 @@ async def test_a_disk_that_cannot_read_the_index_is_tried_less_often(
     )
     slots.read()
     assert slots.interval_s == SLOTS_S
-    assert "index" in {path.parent.name for path, _, _ in broker.disk.known}
+    assert "index" in {read.path.parent.name for read in broker.disk.reads}
 
 
 async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) -> None:
@@ -512,7 +495,7 @@ async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) ->
     wired = broker.connect()
     wired.transport.send(pull(1, 5))
     assert bodies(wired.answers[0]) == [b"5"]
-    assert not broker.disk.known
+    assert not broker.disk.reads
 
 
 class SlowFile:

@@ -25,30 +25,12 @@ from cometmq.protocol.lazy_record import (
     stored_body,
 )
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import RecordError, decode_messages, encode_host, encode_record
+from cometmq.protocol.record import RecordError, decode_messages
+from support.wire.message_records import HOSTS, NUMBERS, names, record
 
-V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
 FIELDS = [field.name for field in dataclasses.fields(StoredMessage)]
 VIEWS = ("tags", "keys", "unique_id", "message_id", "delay_level", "queue")
-i32 = st.integers(-(2**31), 2**31 - 1)
-i64 = st.integers(-(2**63), 2**63 - 1)
-names = st.text("abcXYZ%_-", min_size=1, max_size=200)
 PROPERTIES = {"KEYS": "a b", "UNIQ_KEY": "0A", "TAGS": "paid", "own": "grün", "DELAY": "3"}
-
-
-def record(
-    body: bytes = b"hello", topic: bytes = b"T", properties: bytes = b"", **changes: Any
-) -> bytes:
-    known: dict[str, Any] = {
-        "queue_id": 1,
-        "queue_offset": 2,
-        "log_offset": 3,
-        "born_time_ms": 4,
-        "born_host": V4,
-        "store_time_ms": 5,
-        "store_host": V4,
-    }
-    return encode_record(topic, body, properties, **known | changes)
 
 
 records = st.builds(
@@ -58,16 +40,8 @@ records = st.builds(
     properties=st.dictionaries(
         st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "own"]), names, max_size=5
     ).map(encode_properties),
-    queue_id=i32,
-    flag=i32,
-    reconsume_times=i32,
-    queue_offset=i64,
-    log_offset=i64,
-    born_time_ms=i64,
-    store_time_ms=i64,
-    prepared_offset=i64,
-    born_host=st.sampled_from([V4, V6]),
-    store_host=st.sampled_from([V4, V6]),
+    **NUMBERS,
+    **HOSTS,
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,54 +37,21 @@ from cometmq.protocol.record import (
     body_at,
     decode_messages,
     decode_record,
-    encode_host,
     encode_record,
     host_text,
     iter_records,
     record_size,
     store_time_at,
 )
-
-V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
-i32 = st.integers(-(2**31), 2**31 - 1)
-i64 = st.integers(-(2**63), 2**63 - 1)
-names = st.text("abcXYZ%_-", min_size=1, max_size=200)
-
-
-def record(
-    body: bytes = b"hello", topic: bytes = b"T", properties: bytes = b"", **changes: Any
-) -> bytes:
-    known: dict[str, Any] = {
-        "queue_id": 1,
-        "queue_offset": 2,
-        "log_offset": 3,
-        "born_time_ms": 4,
-        "born_host": V4,
-        "store_time_ms": 5,
-        "store_host": V4,
-    }
-    return encode_record(topic, body, properties, **known | changes)
+from support.wire.message_records import HOSTS, NUMBERS, V4, V6, names, record
 
 
 @given(
     topic=names,
     body=st.binary(max_size=100),
     properties=st.dictionaries(names, names, max_size=3),
-    numbers=st.fixed_dictionaries(
-        {
-            "queue_id": i32,
-            "flag": i32,
-            "reconsume_times": i32,
-            "queue_offset": i64,
-            "log_offset": i64,
-            "born_time_ms": i64,
-            "store_time_ms": i64,
-            "prepared_offset": i64,
-        }
-    ),
-    hosts=st.fixed_dictionaries(
-        {"born_host": st.sampled_from([V4, V6]), "store_host": st.sampled_from([V4, V6])}
-    ),
+    numbers=st.fixed_dictionaries(NUMBERS),
+    hosts=st.fixed_dictionaries(HOSTS),
 )
 def test_a_record_comes_back(
     topic: str,

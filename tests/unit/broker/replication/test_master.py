@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,49 +16,11 @@ from cometmq.broker.replication.master import Master
 from cometmq.broker.replication.wire import REPORT
 from cometmq.broker.role import Role
 from cometmq.store import MessageStore
-from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.brokers.replication_peer import WAIT_S, Peer
+from support.stores.cold_files import ColdDisk
 from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
 COLD_BYTES = 4096
-
-
-class ColdDisk(SystemFiles):
-    """A disk of which nothing is in memory before it was read."""
-
-    def __init__(self) -> None:
-        self.reads: list[tuple[int, str]] = []
-        """How much was read at a time, and in which thread."""
-        self.is_broken = False
-
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = True,
-    ) -> MappedFile:
-        return ColdFile(
-            self, path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
-
-
-class ColdFile(SystemMappedFile):
-    def __init__(self, disk: ColdDisk, path: Path, size_bytes: int, **options: Any) -> None:
-        super().__init__(path, size_bytes, **options)
-        self._disk = disk
-        self._read_to = 0
-
-    def is_resident(self, start: int, stop: int) -> bool:
-        return stop <= self._read_to
-
-    def bring_in(self, start: int, stop: int) -> None:
-        if self._disk.is_broken:
-            raise OSError(errno.EIO, "the disk is gone")
-        self._disk.reads.append((stop - start, threading.current_thread().name))
-        self._read_to = max(self._read_to, stop)
 
 
 @pytest.fixture
@@ -100,8 +60,8 @@ async def test_old_files_are_read_in_threads_a_part_at_a_time(master: Master) ->
         received += data
     reads = disk_of(store).reads
     assert len(reads) >= end // COLD_BYTES
-    assert all(size <= COLD_BYTES for size, _ in reads)
-    assert threading.main_thread().name not in {name for _, name in reads}
+    assert all(read.stop - read.start <= COLD_BYTES for read in reads)
+    assert threading.main_thread().name not in {read.thread for read in reads}
     expected = b"".join(
         bytes(store.log_bytes(at, 1 << 20) or b"") for at in range(0, end, LOG_FILE_BYTES)
     )

@@ -2,8 +2,6 @@
 
 Install ``cometmq[spark]``; nothing else is needed, no jar. Sources are known to a session after
 `register`, and without it in a session whose driver can import ``pyspark_cometmq``.
-
-Source: ours.
 """
 
 from __future__ import annotations

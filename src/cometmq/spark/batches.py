@@ -1,7 +1,4 @@
-"""Columns to Arrow record batches of an asked schema, bounded by rows and by bytes.
-
-Source: ours.
-"""
+"""Converts columns to Arrow record batches of a requested schema, bounded by rows and by bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Records to columns: the buffers of Arrow arrays, straight from the bytes of a log or an answer.
+"""Decodes records into columns: the buffers of Arrow arrays, straight from received bytes.
 
     buffers of numbers := nothing values
     buffers of text    := validity|nothing offsets:i32[rows + 1] bytes
@@ -10,7 +10,7 @@ not there, of equal names the last one wins: as in `cometmq.protocol`. A first w
 records (`record_rows`) notes where everything is, then one column after the other is gathered
 (`gathering`).
 
-Source: ours; the formats are those of `cometmq.protocol.record` and of Arrow's columnar layout.
+The formats are those of `cometmq.protocol.record` and of Arrow's columnar layout.
 """
 
 from __future__ import annotations

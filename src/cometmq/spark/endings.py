@@ -1,6 +1,6 @@
-"""Why no further record was taken out of the bytes of a log, and what is wrong there if anything.
+"""Reasons why a scan of log bytes stopped.
 
-Source: ours; the format is that of `cometmq.protocol.record`.
+The format is that of `cometmq.protocol.record`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of the Spark formats; each text names the topic, the queue and the range it is about.
+"""The errors of the Spark formats; each text names the topic, the queue and the range.
 
 SourceError               the base of these errors
 ├── OptionError           an option is unknown, missing, has the wrong type or contradicts another
@@ -13,8 +13,6 @@ SourceError               the base of these errors
 
 Spark shows the text of an error only, and carries errors between processes: so each one is made
 of one text and nothing else.
-
-Source: ours.
 """
 
 from __future__ import annotations

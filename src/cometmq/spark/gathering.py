@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""The buffers of Arrow columns, each gathered in one step from places that are known.
+"""Gathers the buffers of Arrow columns from known positions, each in one step.
 
 ``memory`` is an address once compiled, any buffer otherwise; nothing checks that the places are in
 it. A text begins at a place in it, or at ``-1 - place`` in the texts that were made up besides; its
@@ -7,7 +7,7 @@ size is below 0 where there is none.
 
     numbers := value * rows       texts := offsets:i32[rows + 1] bytes       bits := lowest first
 
-Source: ours; the layouts are those of Arrow's columnar format.
+The layouts are those of Arrow's columnar format.
 """
 
 from __future__ import annotations

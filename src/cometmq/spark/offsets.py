@@ -1,4 +1,4 @@
-"""Where a query stands: the documents that Spark keeps in a checkpoint, and what they stand for.
+"""The offsets of a query: the documents that Spark keeps in a checkpoint, and their meaning.
 
     topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
     logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
@@ -9,7 +9,7 @@ A next offset is the first one not read, as in Kafka. Spark compares documents a
 them for years: keys are sorted, queues are texts in the order of their numbers, and all numbers
 are whole.
 
-Source: ours; the shape follows the offsets of Spark's Kafka source.
+The shape follows the offsets of Spark's Kafka source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ranges of queues: how many offsets a batch takes of each, and how they become partitions.
+"""Ranges of queues: the offsets that a batch takes of each, and their partitions.
 
-Source: ours; the rules are those of Spark's Kafka source (KafkaOffsetRangeCalculator,
+The rules are those of Spark's Kafka source (KafkaOffsetRangeCalculator,
 KafkaMicroBatchStream.rateLimit).
 """
 

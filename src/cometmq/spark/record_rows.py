@@ -1,11 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Where everything is in records that stand back to back: the first walk of the decoder.
+"""Finds the fields of consecutive records: the first pass of the decoder.
 
 Nothing is copied, but for what the record does not say as it is wanted: bodies that were
 decompressed, texts with broken UTF-8, properties of which two have one name, names of hosts. Such
 texts are put together in ``extra``, and the place of one there is ``-1 - place``.
 
-Source: ours; the format is that of `cometmq.protocol.record`.
+The format is that of `cometmq.protocol.record`.
 """
 
 from __future__ import annotations

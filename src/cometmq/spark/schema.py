@@ -1,10 +1,9 @@
-"""Every column of the message formats, once: name, types, and where it exists.
+"""The columns of the message formats: name, type, and the formats that have them.
 
     topic formats := core [properties]
     log format    := core [properties] born_host store_host [record_valid]
 
 A user's own schema chooses some of them, in any order; that is how columns are pruned.
-Source: ours.
 """
 
 from __future__ import annotations

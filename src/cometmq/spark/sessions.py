@@ -1,7 +1,7 @@
-"""Spark sessions with the settings our sources need: on this machine, or on a small cluster of it.
+"""Spark sessions with the settings of our sources, local or on a small cluster of this machine.
 
 A cluster is a standalone master and one worker, run from the ``pyspark`` package alone, without
-its missing ``start-master.sh``. Source: ours.
+its missing ``start-master.sh``.
 """
 
 from __future__ import annotations

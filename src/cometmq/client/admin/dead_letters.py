@@ -4,7 +4,7 @@ A dead letter that is sent again stays in ``%DLQ%group``. Its copy gets a unique
 the dead letter and the target topic, so the index of the brokers shows whether a dead letter was
 sent again before, by whichever run or program.
 
-Source: ours. RocketMQ's dashboard lets one online member of the group consume a dead letter.
+RocketMQ's dashboard lets one online member of the group consume a dead letter instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brokers as Spark's readers and writers see them: one session per process and set of options."""
+"""Brokers as Spark's readers and writers use them: one session per process and set of options."""
 
 from cometmq.spark.brokers.pool import connect, disconnect_all
 from cometmq.spark.brokers.session import BrokerSession

@@ -1,9 +1,7 @@
-"""The client behind a session: opened when it is used, closed when it was idle for a while.
+"""The client of a session: opened at the first call, closed after an idle time.
 
 It runs in the loop of the process's portal. A forked child and whoever comes after an idle time
 find no client, and open one anew; so a session can be kept as long as its process lives.
-
-Source: ours.
 """
 
 from __future__ import annotations

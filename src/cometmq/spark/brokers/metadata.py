@@ -1,9 +1,9 @@
-"""Questions about queues: which there are, what they hold, where a time and a group are in them.
+"""Requests queue lists, bounds, offsets by time and committed offsets.
 
 Each question goes to all brokers at once, and to each broker in one round. Where a topic's
 statistics answer it, one request per topic and broker is enough.
 
-Source: ours; the requests are those of MQAdminImpl and DefaultMQAdminExtImpl, RocketMQ 5.3.
+Source: MQAdminImpl and DefaultMQAdminExtImpl, RocketMQ 5.3, for the requests.
 """
 
 from __future__ import annotations

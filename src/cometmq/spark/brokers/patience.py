@@ -1,9 +1,7 @@
-"""How often servers are asked before a question counts as unanswered.
+"""The retry policy of requests to servers: how often, and for how long.
 
 A server that restarts refuses connections for some seconds, and a query that has run for days must
 not end for that. What a server refuses for good is not asked again.
-
-Source: ours.
 """
 
 from __future__ import annotations

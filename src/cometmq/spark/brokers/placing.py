@@ -1,10 +1,10 @@
-"""Which broker has a queue now, and what it means when none has.
+"""Finds the broker that has a queue now; a queue without a broker is either gone or away.
 
 A name server forgets a broker that does not answer, with all its queues. So a queue that no route
 names is gone for good only while its broker is registered; otherwise the broker is away, and may
 come back with all it has.
 
-Source: ours; how name servers forget: RouteInfoManager, RocketMQ 5.3.
+Source: RouteInfoManager, RocketMQ 5.3, by which name servers forget brokers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The sessions of this process: one for all readers and writers with equal connection options.
-
-Source: ours.
-"""
+"""The sessions of this process: one for all readers and writers with equal connection options."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The pulls of one range: what is to be read, and how it is asked for.
+"""The pull requests of one range of a queue.
 
 The pulls of a range differ in two or three fields only; and where a connection is open and nobody
 wants to see requests, a pull needs no task of its own.
 
-Source: ours, after PullAPIWrapper, RocketMQ 5.3.
+Source: PullAPIWrapper, RocketMQ 5.3.
 """
 
 from __future__ import annotations

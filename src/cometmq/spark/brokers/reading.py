@@ -1,4 +1,4 @@
-"""Reads a range of a queue: pulls ahead in the loop, hands pieces over to the thread that reads.
+"""Reads a range of a queue: pulls ahead in the event loop, passes records to the reading thread.
 
     loop     pull, pull, pull …  →  pieces of up to a MiB, 8 MiB waiting at most  →  reader
 
@@ -15,7 +15,7 @@ deleted as over a hole: it succeeds behind it, or says to go on behind it. So wi
 offset is passed over unless the queue's oldest message is there, which shows that nothing at or
 behind it was deleted. Holes are legitimate: a compacted topic has many.
 
-Source: ours; what a broker answers: PullMessageProcessor, RocketMQ 4.9 and 5.3.
+Source: PullMessageProcessor, RocketMQ 4.9 and 5.3, for the responses of brokers.
 """
 
 from __future__ import annotations

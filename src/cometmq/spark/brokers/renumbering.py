@@ -1,4 +1,4 @@
-"""Gives the records of a static topic the queue and the offsets that the topic knows them by.
+"""Gives the records of a static topic the queue and offsets of the topic.
 
 The queues of a static topic move between brokers, and records keep the numbers of the broker that
 stored them. Brokers say with each answer how far the two lie apart.

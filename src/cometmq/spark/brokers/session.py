@@ -1,11 +1,9 @@
-"""The face that readers and writers see: plain calls that ask servers and wait.
+"""The interface of brokers for readers and writers: calls that send requests and wait.
 
 A session is made by `cometmq.spark.brokers.connect`. Its connections live in the loop of another
 thread; they are opened by the first call, closed when nobody used them for a while, and opened
 again by whoever comes then, in a forked child too. A session cannot be sent to another process:
 send the options, and connect there.
-
-Source: ours.
 """
 
 from __future__ import annotations

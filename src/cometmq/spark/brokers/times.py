@@ -4,7 +4,7 @@ Brokers before 5.0 name the message nearest in time instead, which may be an ear
 one of several with the same time. So what a broker says is taken as a hint: the times stored around
 it decide.
 
-Source: ours; what brokers answer: getOffsetInQueueByTime, RocketMQ 4.9 and 5.3.
+Source: getOffsetInQueueByTime, RocketMQ 4.9 and 5.3, for the responses of brokers.
 """
 
 from __future__ import annotations

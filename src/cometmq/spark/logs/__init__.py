@@ -1,4 +1,4 @@
-"""A broker's log as files: where it is, how far it may be read, and its records in any range."""
+"""The log of a broker as files: its folder, its readable end, and the records of any range."""
 
 from cometmq.spark.logs.places import LogFile, LogPlace, open_place
 from cometmq.spark.logs.ranges import ByteRange, missing, plan

@@ -1,11 +1,9 @@
-"""Cutting a file of a log into pieces that begin where records begin.
+"""Divides a log file into pieces that begin at records.
 
 Every reader of a piece walks from one certain place to another, so damage between them is met by
 one reader, and by one only. Where the store's consume queues are on a disk of this machine, a cut
 is where a unit leads; else it is where something begins that looks like a record and says that it
 is there. A body may be made to look so, which the reader of the piece before finds out.
-
-Source: ours.
 """
 
 from __future__ import annotations

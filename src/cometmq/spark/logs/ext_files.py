@@ -1,8 +1,8 @@
-"""The extension units of a queue: what units with an address instead of a tags code lead to.
+"""The extension units of a queue as files, which units without a tags code point to.
+
+The files, one after the other:
 
     consumequeue_ext/<topic>/<queue>/<20 digits>      see `cometmq.store.queues.consume_queue_ext`
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The index of a store as files: which there are, and the entries in them.
+"""The index of a store as files: the list of them, and the entries in them.
 
     index/<17 digits>   begin_ms:i64 end_ms:i64 begin_log:i64 end_log:i64 used:i32 next_entry:i32
                         slot:i32 * slots   entry * entries
     entry               key_hash:i32 phy_offset:i64 time_diff:i32 prev:i32; number 0 is never used
 
-Source: ours; the layout is that of `cometmq.store.index.key_index`.
+The layout is that of `cometmq.store.index.key_index`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The logs of several brokers, looked at together: where they begin, and how far they go.
-
-Source: ours.
-"""
+"""The logs of several brokers together: their beginnings and their ends."""
 
 from __future__ import annotations
 

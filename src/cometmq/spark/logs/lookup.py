@@ -1,8 +1,8 @@
-"""Finding the records of some topics by their consume queues, without a walk over the log.
+"""Finds the records of some topics by their consume queues, without a scan of the log.
 
 Units are compared by the hash of their tags, records are read where units lead, close ones with
 one read, and handed on back to back as brokers send them. Messages of a topic that was deleted
-since have no units. Source: ours.
+since have no units.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A log's place: which files hold it, and what else of the store is near them.
+"""The location of a log: its files, and the other files of the store beside them.
 
     <store>/commitlog/<20 digits>     a file's name is the log offset of its first byte
     <store>/consumequeue/…            there if the place is a store's directory
 
 A place can be pickled, and knows the files that were there when it was opened; `LogPlace.again`
-looks anew. Source: ours; the names are those of RocketMQ's stores.
+looks anew. The names are those of RocketMQ's stores.
 """
 
 from __future__ import annotations

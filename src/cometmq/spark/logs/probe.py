@@ -1,4 +1,4 @@
-"""Looking at single records of a file, wherever they are. Source: ours."""
+"""Reads single records of a log file, at any position."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The consume queues of a store as files: which there are, and the units in them.
+"""The consume queues of a store as files: the list of them, and the units in them.
 
     consumequeue/<topic>/<queue>/<20 digits>       unit := log_offset:i64 size:i32 tags_code:i64
     batchconsumequeue/<topic>/<queue>/<20 digits>  46 bytes, of which the first 20 are the same
 
-Units that were not written yet are zero. Source: ours; the layouts are those of ConsumeQueue and
+Units that were not written yet are zero. The layouts are those of ConsumeQueue and
 BatchConsumeQueue, RocketMQ 5.3.
 """
 

@@ -1,7 +1,7 @@
-"""Ranges of a log's bytes: what a batch reads, cut into what tasks read.
+"""Ranges of log bytes: what a batch reads, divided into the parts that tasks read.
 
 A range owns the records that begin in it. Ranges that were planned begin and end where records do,
-and none crosses from one file into the next. Source: ours.
+and none crosses from one file into the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reading a range of a log: its records as Arrow batches, the same ones at every attempt.
+"""Reads a range of a log as Arrow batches, with the same records at every attempt.
 
 A range was planned to begin and to end where records do. Where it does not, either the log was
 written anew since, or a body was taken for records; both are errors, and neither costs rows in
-silence. Source: ours.
+silence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Finding the next record from any byte of a log.
+"""Finds the next record from any byte of a log.
 
 Every record carries its own log offset, so four bytes of magic and eight of the right offset are
 found only where a record begins, unless a body was made to look like one on purpose; who knows a
-store's consume queues begins where a unit says instead. Source: ours; the layout is that of
+store's consume queues begins where a unit says instead. The layout is that of
 `cometmq.protocol.record`.
 """
 

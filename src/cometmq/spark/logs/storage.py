@@ -1,7 +1,7 @@
-"""Where files are: a local disk, or whatever pyarrow can reach by URL.
+"""Opens files on a local disk, or at any URL that pyarrow can read.
 
 A `Storage` lists directories and opens files for reading at any position; it can be pickled, and a
-file it opened cannot. Source: ours.
+file it opened cannot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where in a log a time begins. Source: ours.
+"""Finds the position in a log at which a time begins.
 
 Store times grow with the log offset, for both are given under one lock; where a broker's clock was
 set back, the place found is one of several. Files and bytes are searched by halving.

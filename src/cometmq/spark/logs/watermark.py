@@ -1,11 +1,9 @@
-"""How far a log may be read: up to the end of the last record that is there for good.
+"""The readable end of a log: the end of the last complete record.
 
 A log may grow while it is read. Where the store's consume queues are known, it is read as far as
 they lead: the broker writes a unit only behind the record. Where they are not, the log is walked
 from its newest file that begins with a record; it ends where no whole record begins, none with the
 right checksum, and none follows that is newer. Such a tail is not damage: it is not there yet.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Memory is bounded by the window, not by the file: one record that is larger makes the window as
 large as the record. Files are read, not mapped, so that one that is cut while it is read is an
-error and not the end of the process. Source: ours.
+error and not the end of the process.
 """
 
 from __future__ import annotations

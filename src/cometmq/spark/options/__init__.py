@@ -1,4 +1,4 @@
-"""The options of the formats: one dataclass per format, and how texts become one."""
+"""The options of the formats: one dataclass per format, made from texts."""
 
 from cometmq.spark.options.parsing import Option, option, options_of, parse_options
 

@@ -1,12 +1,10 @@
-"""Options of every format that talks to brokers: where they are, and who asks.
+"""The options of every format that connects to brokers: addresses, accounts, timeouts.
 
 Options show up in plans, in the history server and in logs. So a secret is never given itself but
 by reference, and looked up in each process that connects:
 
     env:NAME     the environment variable NAME
     file:PATH    the first line of the file PATH
-
-Source: ours.
 """
 
 from __future__ import annotations

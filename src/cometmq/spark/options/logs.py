@@ -1,6 +1,6 @@
 """The options of the formats that read a store's files: log, consume queues and index.
 
-Source: ours; ``maxBytesPerTrigger``, ``startingOffsets`` and their kin mean what they mean in
+``maxBytesPerTrigger``, ``startingOffsets`` and their kin mean what they mean in
 Spark's Kafka source, with places in a log instead of offsets.
 """
 

@@ -1,7 +1,4 @@
-"""Options of ``rocketmq-meta``: which topics and groups there are rows for.
-
-Source: ours.
-"""
+"""The options of ``rocketmq-meta``: the topics and groups of its rows."""
 
 from __future__ import annotations
 

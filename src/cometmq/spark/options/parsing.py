@@ -1,4 +1,4 @@
-"""Options: what a user gives to ``.option(name, value)``, declared once and parsed once.
+"""Declares the options of a format, and parses the values of ``.option(name, value)``.
 
 A format declares its options as one frozen dataclass. Every field is made by `option` and has a
 docstring on the lines below it. Spark hands options over as texts under lower-case names; the
@@ -14,7 +14,7 @@ Unknown names are refused with the nearest known one, for a misspelt option that
 ignored reads the wrong rows. A dataclass checks what its options are together in a method
 ``check``, which `parse_options` calls.
 
-Source: ours; the names are those of Spark's Kafka source where it has the same option.
+The names are those of Spark's Kafka source where it has the same option.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Which topics, from where to where, how much at once, and what to do when messages are not there any
 more. Offsets and times are JSON documents; `cometmq.spark.sources.edges` reads them.
 
-Source: ours; names and meanings are those of Spark's Kafka source where it has the same option.
+Names and meanings are those of Spark's Kafka source where it has the same option.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options of writing to topics.
-
-Source: ours.
-"""
+"""The options of writing to topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines: whole jobs over topics, logs and archives, each with a record of what it did.
+"""Pipelines: jobs over topics, logs and archives, each with a record of its runs.
 
 Each one is a function, a script for ``spark-submit`` (``python -m cometmq.spark.pipelines.NAME``)
 and a command (``cometmq pipeline NAME``). Its name is that of the module here, or of the package

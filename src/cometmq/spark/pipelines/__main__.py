@@ -1,7 +1,4 @@
-"""Runs the pipeline that the first argument names; also as a script of ``spark-submit``.
-
-Source: ours.
-"""
+"""Runs the pipeline that the first argument names; also as a script of ``spark-submit``."""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,9 @@
-"""Archive topics: what brokers have gained in some topics, as Parquet, through the brokers.
+"""Archives the new messages of some topics as Parquet, read from brokers.
 
 For whoever cannot reach the brokers' disks: slower than an archive of the log, and without the
 addresses of senders. It is a stream that ends when it has all there is; a scheduler starts it again
 and again. Where it stands is in the stream's checkpoint. Layout and promise are those of
 `cometmq.spark.pipelines.archive.manifest`, with a micro-batch in the place of a range.
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rebuild: the consume queues and the index of a store, written anew from its log.
+"""Rebuilds the consume queues and the index of a store from its log.
 
     <to>/consumequeue/…  <to>/consumequeue_ext/…  <to>/index/…     as a broker takes them
     <to>/_rebuild/<from>-<to>.units and .keys                      what a range gives; temporary
@@ -7,7 +7,6 @@ First each range of the log is decoded and what follows from it is kept, divided
 queue and each index file is written by one task, through the store's own code, so that the files
 are those a broker would have written. The target is a directory that all executors see; nothing is
 changed in the store. Put the directories in the place of the store's own while no broker runs.
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Usage: messages and bytes by topic, tag, day and producer.
+"""Counts messages and bytes by topic, tag, day and producer.
 
 Bytes are those of whole records, as they lie in the log. A producer is the address that the log has
-of it, else the one that its message ids are made of. Source: ours.
+of it, else the one that its message ids are made of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data sources of Spark: the formats, and the class of each one."""
+"""The data sources of Spark: the formats, and the class of each one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The format ``rocketmq-consumequeue``: the units of a store's consume queues, as they are.
 
-Source: ours; the layout is that of `cometmq.store.queues.consume_queue`.
+The layout is that of `cometmq.store.queues.consume_queue`.
 """
 
 from __future__ import annotations

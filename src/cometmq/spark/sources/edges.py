@@ -1,4 +1,4 @@
-"""Where a query begins and where a batch ends: options, and the offsets they stand for.
+"""The bounds of queries and batches: options, and the offsets that they mean.
 
     earliest | latest | group                     the same for every queue
     {"orders": {"broker-a": {"0": 23, "1": -2}}}  offsets; -2 is the earliest, -1 the latest
@@ -15,7 +15,7 @@ where a pattern matches no topic yet.
 A start that would be another one a moment later, such as the latest, is fixed by a first batch
 without rows: `Edge.repeatable` tells which is which.
 
-Source: ours; the options are those of Spark's Kafka source.
+The options are those of Spark's Kafka source.
 """
 
 from __future__ import annotations

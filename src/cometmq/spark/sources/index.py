@@ -1,6 +1,6 @@
 """The format ``rocketmq-index``: the entries of a store's index, as they are.
 
-Source: ours; the layout is that of `cometmq.store.index.key_index`.
+The layout is that of `cometmq.store.index.key_index`.
 """
 
 from __future__ import annotations

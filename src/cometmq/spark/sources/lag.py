@@ -1,12 +1,10 @@
-"""How far streams are behind: what there was when Spark looked last, less what is done.
+"""The lag of streams: the end of the queues at Spark's last look, less what is processed.
 
 Spark's progress of a query has both places of every source as documents; sources in Python can add
 no figures of their own. Give a session a listener, and each progress becomes figures:
 
     topics   messages by queue (offsets, so those that a filter leaves out count too)
     logs     bytes by broker
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The format ``rocketmq-log``: a broker's commit log read from its files, with no broker running.
-
-Source: ours.
-"""
+"""The format ``rocketmq-log``: the commit log of a broker, read from its files."""
 
 from __future__ import annotations
 

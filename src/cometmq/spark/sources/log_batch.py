@@ -1,4 +1,4 @@
-"""Batch reads of logs: from where to where, in which parts, and the rows of each. Source: ours."""
+"""Batch reads of logs: their bounds, their parts, and the rows of each part."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where a read of logs begins and ends: options, and the places they stand for.
+"""The bounds of reads of logs: options, and the positions that they mean.
 
     {"$start": "earliest" | "latest"}             the same for every log
     {"$start": {"ts": 1735689600000}}             the first record stored then or later
     {"$start": {"broker-a": {"phy": 1048576}}}    bytes of logs; -2 is earliest, -1 latest
 
-Source: ours; the options are those of Spark's Kafka source.
+The options are those of Spark's Kafka source.
 """
 
 from __future__ import annotations

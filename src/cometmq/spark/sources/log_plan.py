@@ -1,4 +1,4 @@
-"""From places in logs to the parts that tasks read. Source: ours."""
+"""Divides ranges of logs into the parts that tasks read."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Rows of one part of a log: what a task of the format ``rocketmq-log`` does.
+"""The rows of one part of a log: a task of the format ``rocketmq-log``.
 
     part := bytes of the log [, units that lead to the records in them]
 
 A part carries all it needs, the files included, for Spark reads it with another object than the
-one that planned it. Source: ours.
+one that planned it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams of logs: what each micro-batch takes, and how it goes on after anything.
+"""Streams of logs: the range of each micro-batch, and how a stream resumes after a failure.
 
     first batch     $start → $from and places     the end says where the batch begins (see edges)
     any other       places → places               never less than before, but for a log that was
@@ -7,7 +7,7 @@
 
 Every place that a batch ends at is one where a record ends, so that a later batch can tell a log
 that was cut and written anew. What Spark must be able to repeat after a failure depends on the two
-documents alone. Source: ours.
+documents alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to do with offsets that a queue does not have any more, or never had.
+"""Handles offsets that are out of range: expired, or beyond the end of the queue.
 
     what is asked             usually          with failOnDataLoss=false
     start < min, expired      DataLossError    begin at min
@@ -9,7 +9,7 @@ Bounds that a replica told while its master did not answer show no loss: the ran
 and the task that reads it asks the master again. Each loss that is gone over is one warning in the
 log, with queue and offsets.
 
-Source: ours; the rule is that of Spark's Kafka source (reportDataLoss).
+The rule is that of Spark's Kafka source (reportDataLoss).
 """
 
 from __future__ import annotations

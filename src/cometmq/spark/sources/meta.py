@@ -1,7 +1,4 @@
-"""The format ``rocketmq-meta``: one row per queue and group, with offsets, bounds and lag.
-
-Source: ours.
-"""
+"""The format ``rocketmq-meta``: one row per queue and group, with offsets, bounds and lag."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Rows of ``rocketmq-meta``: what each queue holds, and how far each group has come in it.
+"""The rows of ``rocketmq-meta``: bounds of each queue, committed offset and lag of each group.
 
 A queue has one row for each group that has committed an offset of it or was asked for by name, and
 one row without a group if there is none. Needs no Spark.
-
-Source: ours.
 """
 
 from __future__ import annotations

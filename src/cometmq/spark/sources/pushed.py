@@ -1,4 +1,4 @@
-"""Conditions of a query that narrow which messages are read at all.
+"""Conditions of a query that narrow the range of messages to read.
 
     topic broker_name queue_id   = or IN           which queues
     queue_offset                 = < <= > >=       which offsets
@@ -8,8 +8,6 @@
 Conditions on offsets and queues are heeded exactly, so Spark need not check them again. Times have
 milliseconds here and microseconds in Spark; tags are also compared by others: Spark checks both.
 A broker finds a time by halving, so its clock must not have run backwards.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Rows of one range of a queue: what a task of the format ``rocketmq`` does.
+"""The rows of one range of a queue: a task of the format ``rocketmq``.
 
 Answers of brokers are short, so several are decoded together. A broker compares hashes of tags
 only; the tags themselves are compared here, and keys are looked for here.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which queues a query reads: by topics, by a pattern of topics, or by naming each.
+"""Selects the queues of a query: by topics, by a pattern of topics, or by name.
 
-Source: ours; as ``subscribe``, ``subscribePattern`` and ``assign`` of Spark's Kafka source.
+As ``subscribe``, ``subscribePattern`` and ``assign`` of Spark's Kafka source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Batch reads of topics: from where to where, in which parts, and the rows of each.
+"""Batch reads of topics: their bounds, their parts, and the rows of each part.
 
-Source: ours; the rules are those of Spark's Kafka source (KafkaBatch).
+The rules are those of Spark's Kafka source (KafkaBatch).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams of topics: what each micro-batch takes, and how it goes on after anything.
+"""Streams of topics: the range of each micro-batch, and how a stream resumes after a failure.
 
     first batch     $start  → $from and offsets     the end says where the batch begins (see edges)
     any other       offsets → offsets               never less than before, but for a queue that was
@@ -9,7 +9,7 @@ One reader lives on the driver as long as a query runs, and remembers bounds, th
 AvailableNow and when a batch was last due; the readers of tasks are other objects. What Spark must
 be able to repeat after a failure depends on the two documents alone.
 
-Source: ours; the rules are those of Spark's Kafka source (KafkaMicroBatchStream).
+The rules are those of Spark's Kafka source (KafkaMicroBatchStream).
 """
 
 from __future__ import annotations

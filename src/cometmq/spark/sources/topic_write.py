@@ -3,8 +3,6 @@
 Nothing is done by commit and abort: a task has sent its rows, and every one was acknowledged, when
 its `write` returns. What a failed attempt has sent stays sent; its rows are sent again under equal
 unique ids.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The format ``rocketmq``: topics of RocketMQ, read and written through brokers.
-
-Source: ours.
-"""
+"""The format ``rocketmq``: topics of RocketMQ, read and written through brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become messages: encoded by columns, sent in batches, acknowledged one and all."""
+"""Converts rows to messages and sends them; returns when all are acknowledged."""
 
 from cometmq.spark.writing.identity import Origin, RowKeys
 from cometmq.spark.writing.rows import COLUMNS, check_columns

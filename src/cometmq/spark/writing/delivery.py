@@ -1,4 +1,4 @@
-"""How sure a write is: the modes of the option ``delivery``.
+"""The durability of writes: the modes of the option ``delivery``.
 
 A mode decides what `write` of a task sends, and what the commit and the abort of a whole write do.
 There is one mode today:
@@ -6,8 +6,6 @@ There is one mode today:
     at-least-once   a task sends its rows and awaits all acknowledgements; commit and abort do
                     nothing, for what was sent stays sent. A row that is sent again, because a task
                     or a batch was repeated, has the same unique id.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where rows go: those of one topic and queue together, each group in the order of its rows.
+"""Groups rows by topic and queue, in the order of the rows.
 
     queue_id (and broker_name)   just this queue
     sharding_key                 the queue that the key's Java hash chooses among the topic's queues
@@ -6,8 +6,6 @@
 
 A row that names a queue goes there even if it has a key. Producers in Java choose the same queue
 for a key (SelectMessageQueueByHash), as long as they see the same queues.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rows become items of batches: whole columns at a time, checked, in the bytes of the wire.
+"""Encodes rows as items of batches: whole columns at a time, checked.
 
     item := size:i32 0:i32 0:i32 flag:i32 body:bytes32 properties:bytes16
 
 Columns are joined by Arrow, so that no row costs a step of the interpreter. A row that cannot
 become a message is refused before any row of its record batch is sent.
 
-Source: ours; the item is that of MessageDecoder.encodeMessage, RocketMQ 5.3.
+The item is that of MessageDecoder.encodeMessage, RocketMQ 5.3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The unique ids of written messages, which are the same however often a row is written.
+"""The unique ids of written messages, equal for each repetition of a row.
 
 A key is made of what the row says, not of where it stands: a task that is tried again may get its
 rows in another order, as behind an unsorted shuffle, and no row may get the key of another one.

@@ -1,11 +1,9 @@
-"""Requests on their way to brokers: in order within a queue, side by side otherwise.
+"""Sends batches: in order within a queue, concurrently across queues.
 
 Parcels for one queue form a lane: each leaves only after the one before it was acknowledged, and
 one that failed is tried again before the next, so that the order of a queue's messages never
 changes (but for repetitions). Parcels that any queue may take have lanes of their own, whose tries
 go elsewhere. All waiting is bounded: by bytes, by requests and by time.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Parcels: what goes to one queue in one request.
+"""Parcels: the messages for one queue in one request.
 
-Source: ours; the two kinds of requests are those of DefaultMQProducerImpl, RocketMQ 5.3.
+The two kinds of requests are those of DefaultMQProducerImpl, RocketMQ 5.3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns that can be written, and the rows of one record batch as the writer sees them.
+"""The columns that can be written, and the rows of a record batch.
 
     column              type                    meaning
     body                BINARY or STRING        the body; not null, not empty

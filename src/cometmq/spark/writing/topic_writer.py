@@ -1,7 +1,4 @@
-"""Writes record batches to topics and awaits that brokers have stored every row.
-
-Source: ours.
-"""
+"""Writes record batches to topics, and waits until brokers have stored every row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs ``archive`` as a command: ``python -m cometmq.spark.pipelines.archive``.
-
-Source: ours.
-"""
+"""Runs ``archive`` as a command: ``python -m cometmq.spark.pipelines.archive``."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Rows to Parquet files, by topic and day, each sorted by queue and offset.
+"""Writes rows to Parquet files by topic and day, each sorted by queue and offset.
 
 Runs in Spark's Python workers: one range of a log is held in memory, not more. The rows of a queue
 already come in the order of their offsets, so a stable sort by topic, day and queue is enough; it
-is done on 16-bit keys, which is a matter of milliseconds. Source: ours.
+is done on 16-bit keys, which is a matter of milliseconds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Executors decode ranges of the log and write the files themselves, which is four
 rows that go through Spark's own writer. A run archives what came since the last one, so a scheduler
 that starts it again and again keeps an archive up to date; a run that was killed is gone on with
 by the next. Layout and promise are those of `cometmq.spark.pipelines.archive.manifest`.
-Source: ours.
 """
 
 from __future__ import annotations

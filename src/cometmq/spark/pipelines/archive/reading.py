@@ -1,7 +1,4 @@
-"""Reading an archive: the rows of the files that its manifest names, and no others.
-
-Source: ours.
-"""
+"""Reads an archive: the rows of the files that its manifest names, and no others."""
 
 from __future__ import annotations
 

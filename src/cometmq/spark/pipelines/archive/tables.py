@@ -1,4 +1,4 @@
-"""Tables over the files of an archive: none but the manifest, Delta, or Iceberg.
+"""Tables over the files of an archive: the manifest only, Delta, or Iceberg.
 
 The files are the same for all; a table learns of those of several ranges in one commit of its own,
 together with the log offset up to which it now goes. A commit that is tried again, because the

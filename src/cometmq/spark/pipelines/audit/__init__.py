@@ -1,4 +1,4 @@
-"""The pipeline that asks whether messages are all there: within one source, or between two."""
+"""Audits messages: missing, doubled or changed ones within a source, or between two."""
 
 from cometmq.spark.pipelines.audit.pipeline import PIPELINE, AuditSettings, audit
 

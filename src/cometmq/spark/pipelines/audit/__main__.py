@@ -1,7 +1,4 @@
-"""Runs ``audit`` as a command: ``python -m cometmq.spark.pipelines.audit``.
-
-Source: ours.
-"""
+"""Runs ``audit`` as a command: ``python -m cometmq.spark.pipelines.audit``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Two sources against each other: whether they hold the same messages.
+"""Compares two sources: whether they have the same messages.
 
 First each queue (or each part of a topic's keys) is summed up: how many messages, and two sums over
 the hashes of what is compared. Only rows of what differs are then set side by side.
@@ -8,8 +8,6 @@ the hashes of what is compared. Only rows of what differs are then set side by s
     by key      the same message id must be there equally often, with the same content, wherever it
                 lies: a cluster and another that it is copied to. A message that was sent again
                 has its first id in the property ORIGIN_MSG_ID.
-
-Source: ours.
 """
 
 from __future__ import annotations

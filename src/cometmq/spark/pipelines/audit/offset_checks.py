@@ -1,7 +1,7 @@
-"""Where groups stand: committed offsets against what queues hold, and how lag grows.
+"""Checks committed offsets against the bounds of queues, and the growth of lag.
 
 Rows are those of the format ``rocketmq-meta``. Each audit adds its rows to a folder of history, so
-that the next one can tell a group that falls behind from one that is only busy. Source: ours.
+that the next one can tell a group that falls behind from one that is only busy.
 """
 
 from __future__ import annotations

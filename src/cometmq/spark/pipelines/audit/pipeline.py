@@ -1,8 +1,8 @@
-"""Audit: whether messages are all there, once and whole, and whether two sources hold the same.
+"""The audit: finds missing, doubled and damaged messages of one source, or compares two sources.
 
 Checks queues for gaps, repeats and damage, topics for ids that come twice, transactions for halves
 without an end, groups for offsets outside of their queues; and, if another source is given,
-compares the two. Source: ours.
+compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is wrong within queues: gaps, repeats, clocks that go back, damage, ids that come twice.
+"""Checks queues: gaps, repeats, clocks that go back, damage, ids that occur twice.
 
 Messages of a queue have offsets without gaps, in the order in which they were stored. A checksum is
-compared where the body is as it was stored. Source: ours; the rules are those of RocketMQ's store.
+compared where the body is as it was stored. The rules are those of RocketMQ's store.
 """
 
 from __future__ import annotations

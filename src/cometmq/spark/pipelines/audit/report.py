@@ -1,7 +1,4 @@
-"""The report of an audit.
-
-Source: ours.
-"""
+"""The report of an audit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is wrong with transactions: half messages without an end, ends without a half message.
+"""Checks transactions: half messages without an end, ends without a half message.
 
 A finished half message is noted in the op topic, in the queue of the same number, as its queue
 offset; 5.x writes several with commas between. The message that a commit made visible says where
-its half lies in the log. Source: ours; the rules are those of RocketMQ's transactions.
+its half lies in the log. The rules are those of RocketMQ's transactions.
 """
 
 from __future__ import annotations

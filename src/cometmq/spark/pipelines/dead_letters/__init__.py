@@ -1,4 +1,4 @@
-"""The pipeline that asks why messages died: the letters, what they show, their export."""
+"""Analyses dead letters and exports them."""
 
 from cometmq.spark.pipelines.dead_letters.export import Selection, export
 from cometmq.spark.pipelines.dead_letters.pipeline import PIPELINE, DeadLetterSettings, dead_letters

@@ -1,7 +1,4 @@
-"""Runs ``dead-letters`` as a command: ``python -m cometmq.spark.pipelines.dead_letters``.
-
-Source: ours.
-"""
+"""Runs ``dead-letters`` as a command: ``python -m cometmq.spark.pipelines.dead_letters``."""
 
 import sys
 

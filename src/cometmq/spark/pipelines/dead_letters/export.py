@@ -1,10 +1,10 @@
-"""A selection of dead letters as an archive, which the replay pipeline sends again.
+"""Exports selected dead letters as an archive, which the replay pipeline sends again.
 
     <folder>  an archive: its rows are dead letters under the topic they were sent to at first;
               queue and offset are those they have as dead letters, so replay keeps their order
 
 Exporting the same letters again writes the same files, so an export that was stopped is gone on
-with. Source: ours.
+with.
 """
 
 from __future__ import annotations

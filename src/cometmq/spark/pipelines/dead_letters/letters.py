@@ -1,11 +1,11 @@
-"""Dead letters as rows: who gave up on them, when, and what they have in common.
+"""Dead letters as rows: group, time, error, and properties that they share.
 
 A dead letter lies in ``%DLQ%group``. It keeps the topic it was sent to in ``RETRY_TOPIC`` and the
 broker's id of the first copy in ``ORIGIN_MESSAGE_ID``; its own unique id is that of the message.
 Where our own client gave up, ``CONSUME_ERROR`` says what its handler raised last.
 Copies that waited for another try lie in ``%RETRY%group`` and say the same of themselves.
 
-Source: ours; the properties are those that RocketMQ's brokers and clients set.
+The properties are those that RocketMQ's brokers and clients set.
 """
 
 from __future__ import annotations

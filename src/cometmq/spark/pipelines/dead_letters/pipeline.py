@@ -1,8 +1,8 @@
-"""Dead-letter analysis: why messages died, when, for which group, and what they have in common.
+"""Analyses dead letters: why and when messages were dead-lettered, and for which group.
 
 Reads ``%DLQ%`` and ``%RETRY%`` topics, and with them, as far as the source has them, the topics the
 letters were sent to at first and the traces of their consumers. A selection can be exported as an
-archive, repaired, and sent again by the replay pipeline. Source: ours.
+archive, repaired, and sent again by the replay pipeline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What dead letters show: whose they are, how long they took to die, and what they share.
+"""Tables about dead letters: groups, times until the dead letter, shared properties.
 
 A fact is worth telling if it holds for many of a group's dead letters and for few of the messages
 that were sent to the same topic: its lift is how many times more often it holds for the dead.
-Source: ours.
 """
 
 from __future__ import annotations

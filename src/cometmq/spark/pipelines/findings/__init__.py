@@ -1,4 +1,4 @@
-"""What the pipelines that look for something share: inputs, findings, and the report of them."""
+"""The parts that analysing pipelines share: inputs, findings, and their report."""
 
 from cometmq.spark.pipelines.findings.analysis import Analysis, AnalysisSettings
 from cometmq.spark.pipelines.findings.inputs import Source, Span, Topics

@@ -1,4 +1,4 @@
-"""What the pipelines that look for something have in common: settings, steps, results.
+"""The base of analysing pipelines: settings, steps, results.
 
 An analysis is a row of steps, each of which computes one table and keeps it in the output folder
 before the run record says it is done. A run that is gone on with takes those tables from there.
@@ -6,8 +6,6 @@ The report is made of the tables, so it is the same whichever run computed them.
 
     output := report.html | findings.parquet | <table>.parquet* | _runs/<id>.jsonl
               | _steps/<run id>/<table>.parquet*
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Drawn 340 units wide, so that on a telephone one unit is about one pixel and letters keep their
 size; colours come from the page's style sheet. Each plot names itself and its numbers for those
 who cannot see it, and every text is escaped.
-
-Source: ours.
 """
 
 from __future__ import annotations

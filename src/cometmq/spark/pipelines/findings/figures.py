@@ -1,7 +1,4 @@
-"""Numbers, bytes, times and texts as people read them.
-
-Source: ours.
-"""
+"""Formats numbers, bytes, times and texts for people."""
 
 from __future__ import annotations
 

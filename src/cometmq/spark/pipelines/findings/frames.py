@@ -1,6 +1,6 @@
-"""Findings as Spark makes them.
+"""Findings as data frames.
 
-Rows with the columns of `cometmq.spark.pipelines.findings.rows.SCHEMA`. Source: ours.
+Rows with the columns of `cometmq.spark.pipelines.findings.rows.SCHEMA`.
 """
 
 from __future__ import annotations

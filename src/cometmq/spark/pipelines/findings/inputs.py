@@ -1,11 +1,11 @@
-"""Where a pipeline's messages come from, in one line of text.
+"""The sources of a pipeline's messages, each given as one text.
 
     source := "brokers:" name servers      topics, through brokers: brokers:10.0.0.1:9876
             | "log:" place                 a store's directory or segments, on a disk or an address
             | "archive:" place             what the archive pipeline wrote
             | "parquet:" place             Parquet files with columns of the same names
 
-All four give the same columns; what a source has not got is null. Source: ours.
+All four give the same columns; what a source has not got is null.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The page around a report: its style, and what it may load, which is nothing.
-
-Source: ours.
-"""
+"""The HTML page of a report: its style, and a policy that lets it load nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A report that people read: sections of figures, plots and tables, as one HTML file.
+"""A report for people: sections of figures, plots and tables in one HTML file.
 
 The file loads nothing, runs nothing and can be read on a telephone, by day and by night. Every
 text comes from messages, so every text is escaped.
-
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pipeline found: one row per finding, with its severity, its range and its evidence.
+"""The findings of a pipeline: one row each, with severity, range and evidence.
 
     finding := kind | severity | topic | broker_name | queue_id | first | last | count | text
                | evidence
@@ -6,8 +6,6 @@
 ``first`` and ``last`` are queue offsets, both included; they are null where a finding has no
 range. ``evidence`` is a JSON object with the facts of one row that shows the finding. Findings of
 one kind and place are counted, not repeated.
-
-Source: ours.
 """
 
 from __future__ import annotations

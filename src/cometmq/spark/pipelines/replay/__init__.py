@@ -1,4 +1,4 @@
-"""The pipeline that sends archived messages again: which rows, written how, at what pace."""
+"""Sends archived messages again: which rows, in which form, at which rate."""
 
 from cometmq.spark.pipelines.replay.pipeline import PIPELINE, ReplaySettings, replay
 

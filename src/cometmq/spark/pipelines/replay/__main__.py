@@ -1,7 +1,4 @@
-"""Runs ``replay`` as a command: ``python -m cometmq.spark.pipelines.replay``.
-
-Source: ours.
-"""
+"""Runs ``replay`` as a command: ``python -m cometmq.spark.pipelines.replay``."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Pace: rows at a rate, not faster.
-
-Source: ours.
-"""
+"""Limits the rate of rows."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Replay: archived messages are sent again, to the same topics or to others.
+"""The replay: sends archived messages again, to the same topics or to others.
 
 What came from one queue goes to one queue, in its order. A message has a unique id made of the job
 and its origin, so that a replay that was killed and gone on with, or done twice under one job, is
 recognizable and removable; its old id is in the property ORIGIN_MSG_ID. Executors read the files
 and send; the driver records the begin and the end of each portion. So a run that goes on knows
-which portion was interrupted: up to all of its messages are in the topic twice. Source: ours.
+which portion was interrupted: up to all of its messages are in the topic twice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Rows of an archive as rows that are written to topics again.
+"""Converts rows of an archive to rows for the topic sink.
+
+The columns of a row:
 
     msg_id         made of job and origin: equal whenever the same row is replayed by the same job
     topic          the archive's, or what the mapping says
     sharding_key   broker and queue of origin: what was in one queue comes to one queue, in order
     queue_id       the queue of origin instead, if asked for
     properties     the sender's, besides ORIGIN_MSG_ID and REPLAY_JOB; RocketMQ's own are left out
-
-Source: ours.
 """
 
 from __future__ import annotations

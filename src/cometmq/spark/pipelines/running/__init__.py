@@ -1,4 +1,4 @@
-"""What every pipeline needs to run: its command, its progress, its run records, its folders."""
+"""The parts that every pipeline needs: its command, progress, run records, folders."""
 
 from cometmq.spark.pipelines.running.command import main
 from cometmq.spark.pipelines.running.folders import Folder, open_folder

@@ -1,10 +1,9 @@
-"""A pipeline as a command: options from its settings, a session, progress, an answer, an exit code.
+"""Runs a pipeline as a command: options, a session, progress, a result, an exit code.
 
     0 done and good · 1 done, and what was examined is not as it should be · 2 misused · 3 failed
 
 The same command is reached as ``cometmq pipeline NAME``, as
 ``python -m cometmq.spark.pipelines.NAME`` and by ``spark-submit``, which brings its own session.
-Source: ours.
 """
 
 from __future__ import annotations

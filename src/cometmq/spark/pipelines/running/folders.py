@@ -2,7 +2,7 @@
 
 A file is there as a whole or not at all: on a disk it is written under a temporary name, synced and
 renamed; object storage shows an object when its upload has ended. Names are relative, with ``/``.
-Whatever begins with ``_`` or ``.`` is not data, as for Spark. Source: ours.
+Whatever begins with ``_`` or ``.`` is not data, as for Spark.
 """
 
 from __future__ import annotations

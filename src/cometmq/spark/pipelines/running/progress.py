@@ -1,7 +1,4 @@
-"""Progress: how far a pipeline has come, for whoever watches it.
-
-Source: ours.
-"""
+"""Reports the progress of a pipeline."""
 
 from __future__ import annotations
 

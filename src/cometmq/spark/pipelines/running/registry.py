@@ -1,7 +1,7 @@
-"""What a pipeline is: a name, settings, a function; and where each one is found.
+"""The registry of pipelines: name, settings and function of each.
 
 Each pipeline's module or package has a ``PIPELINE``. They are imported when they are asked for, so
-that a list of names costs nothing. Source: ours.
+that a list of names costs nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run records: what each run of a pipeline read, did and wrote, and how far it came.
+"""Run records: what each run of a pipeline has read, done and written.
 
     folder of runs := <id>.jsonl per run
     file           := {"event":"begin","pipeline","id","started_ms","inputs":{}}
@@ -6,7 +6,7 @@
                       {"event":"end","ended_ms","status","outputs":[],"counts":{},"checksum"}?
 
 A line is synced before the step counts as done; a last line that a crash tore off is as if it had
-never been written. A run without an end, or one that failed, can be gone on with. Source: ours.
+never been written. A run without an end, or one that failed, can be gone on with.
 """
 
 from __future__ import annotations

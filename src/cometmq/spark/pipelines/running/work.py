@@ -1,7 +1,7 @@
-"""Work for Spark: one function, many tasks, answers that come in waves.
+"""Runs a function over many tasks in Spark jobs of limited size.
 
 A wave is a Spark job of a few tasks per core. Between waves the driver notes what is done, so a run
-that is killed loses one wave. Source: ours.
+that is killed loses one wave.
 """
 
 from __future__ import annotations

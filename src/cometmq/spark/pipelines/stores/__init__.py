@@ -1,4 +1,4 @@
-"""A broker's store in bulk: what follows from its log, read from its files and written to them."""
+"""Reads and writes the files of a store that are derived from its log, in bulk."""
 
 from cometmq.spark.pipelines.stores.dispatched import Dispatched, dispatch
 from cometmq.spark.pipelines.stores.files import IndexFile, QueueUnits, StoreFiles, log_end

@@ -1,11 +1,11 @@
-"""What follows from a range of a log: the units of its queues and the entries of its keys.
+"""Derives the units of queues and the entries of the index from a range of a log.
 
     transaction bits of sys_flag    unit in the queue    keys in the index
     none, commit                    yes                  yes
     prepared                        no                   yes
     rollback                        no                   no
 
-This is `cometmq.store.queues.dispatch` for many records at once. Runs on executors. Source: ours.
+This is `cometmq.store.queues.dispatch` for many records at once. Runs on executors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The files of a store that follow from its log, as arrays: queues, their extensions, the index.
+"""The files of a store that are derived from its log, as arrays: queues, extensions, index.
 
     consumequeue/<topic>/<queue>/<20 digits>       units
     consumequeue_ext/<topic>/<queue>/<20 digits>   what units with an address lead to
     index/<digits>                                 header, slots, entries
 
-Only the parts that are asked for are read, on a disk or in object storage. Source: ours.
+Only the parts that are asked for are read, on a disk or in object storage.
 """
 
 from __future__ import annotations

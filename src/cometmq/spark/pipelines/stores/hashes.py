@@ -1,9 +1,9 @@
-"""Java's hash of many texts at once: what consume queues and the index know of tags and keys.
+"""Java's hash of many texts at once, for tags codes and the keys of the index.
 
     hash := hash of what stands before * 31 ** length + sum of unit[i] * 31 ** (length - 1 - i)
 
 modulo 2 ** 32, over UTF-16 units. Texts of equal length are hashed together; what is not ASCII, one
-by one. Source: ours; the hash is String.hashCode.
+by one. The hash is String.hashCode.
 """
 
 from __future__ import annotations

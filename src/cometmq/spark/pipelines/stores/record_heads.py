@@ -1,6 +1,6 @@
-"""The heads of single records of a log, wherever its files are.
+"""Reads the heads of single records of a log, on a disk or in object storage.
 
-Source: ours; the layout is that of `cometmq.protocol.record`.
+The layout is that of `cometmq.protocol.record`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Queues and index files written by the store's own code, from arrays that were kept in files.
+"""Writes queues and index files with the code of the store, from arrays in files.
 
-Runs on executors, each of which writes to one directory of a disk that all see. Source: ours.
+Runs on executors, each of which writes to one directory of a disk that all see.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipeline that measures messages by their traces: the records, and what they tell."""
+"""Measures the delivery of messages by their trace records."""
 
 from cometmq.spark.pipelines.trace.pipeline import PIPELINE, Traces, TraceSettings, trace
 

@@ -1,7 +1,4 @@
-"""Runs ``trace`` as a command: ``python -m cometmq.spark.pipelines.trace``.
-
-Source: ours.
-"""
+"""Runs ``trace`` as a command: ``python -m cometmq.spark.pipelines.trace``."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Trace analytics: how long messages took, which were never consumed, which were consumed twice.
+"""The trace analysis: latencies of messages, lost messages, repeated deliveries.
 
 Reads the messages of a trace topic, which producers and consumers with traces on have written.
-Source: ours; the records are those of RocketMQ's clients.
+The records are those of RocketMQ's clients.
 """
 
 from __future__ import annotations

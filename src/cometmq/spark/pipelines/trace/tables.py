@@ -1,7 +1,7 @@
-"""What traces tell: how long things took, and which messages were lost or handled twice.
+"""Tables about traces: latencies, and lost or repeated messages.
 
 Deliveries are joined from the record before a handler's call and the one after it, by request and
-message; what was sent is joined to them by message. Source: ours.
+message; what was sent is joined to them by message.
 """
 
 from __future__ import annotations

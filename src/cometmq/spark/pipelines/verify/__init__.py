@@ -1,4 +1,4 @@
-"""The pipeline that compares a store's queues, index and archive with what its log says."""
+"""Compares a store's queues, index and archive with its log."""
 
 from cometmq.spark.pipelines.verify.pipeline import PIPELINE, VerifySettings, verify
 

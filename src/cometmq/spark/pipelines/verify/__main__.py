@@ -1,7 +1,4 @@
-"""Runs ``verify`` as a command: ``python -m cometmq.spark.pipelines.verify``.
-
-Source: ours.
-"""
+"""Runs ``verify`` as a command: ``python -m cometmq.spark.pipelines.verify``."""
 
 import sys
 

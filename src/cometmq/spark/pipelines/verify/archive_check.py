@@ -1,7 +1,6 @@
-"""An archive compared with its log: every range read again on both sides.
+"""Compares an archive with its log: reads every range again on both sides.
 
 A range that is equal is marked in the manifest; only what is marked may be deleted from the log.
-Source: ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Differences between what a log says and what the files beside it say, as findings.
+"""Differences between a log and the files that are derived from it, as findings.
 
 Runs on executors; findings travel back as plain rows, few of them: offsets that follow each other
-are one finding. Source: ours.
+are one finding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verify: do the queues, the index and the archive of a store say what its log says?
+"""The verification: compares the queues, the index and the archive of a store with its log.
 
     every record            has its unit, in the right queue, at its offset, with its tags code
     every unit              leads to a record of its own
@@ -7,7 +7,7 @@
     every archived range    has the rows that the log has, and is then marked as verified
 
 All of it is computed anew from the log and compared. Nothing but marks and run records is written.
-Source: ours; what units and entries must be follows from `cometmq.store.queues.dispatch`.
+What units and entries must be follows from `cometmq.store.queues.dispatch`.
 """
 
 from __future__ import annotations

@@ -289,7 +289,8 @@ class Wire:
 
     def close(self) -> None:
         """Close once what was written is sent; requests that are not handled yet are dropped."""
-        if self._transport is not None:
+        # A TLS transport of asyncio that is closed a second time ignores an abort.
+        if self._transport is not None and not self._closing:
             if self._fast_path is not None:
                 self._fast_path.finish_deferred()
             self.flush()

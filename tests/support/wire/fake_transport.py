@@ -28,6 +28,7 @@ class FakeTransport(asyncio.Transport):
         self.stuck = False
         self.reading = True
         self.aborted = False
+        self.closes = 0
         self._unsent = 0
         self._high = 64 * 1024
         self._paused = False
@@ -65,6 +66,7 @@ class FakeTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
+        self.closes += 1
         if not self._closing:
             self._closing = True
             if not self._unsent:

@@ -235,3 +235,16 @@ async def test_an_aborted_connection_writes_no_further_burst(
     await asyncio.sleep(0)
     assert written([aborted]) == BURST_BYTES_MAX
     assert caplog.text == ""
+
+
+async def test_a_connection_closes_its_transport_once() -> None:
+    """After a second time, TLS transports of asyncio ignore an abort."""
+    (wired,) = wires(1)
+    wired.transport.stuck = True
+    wired.transport.arrive(asked(1, bytes(JOIN_BYTES_MAX)))
+    wired.connection.end()
+    wired.connection.close()
+    assert wired.transport.closes == 1
+    wired.connection.abort()
+    await asyncio.sleep(0)
+    assert wired.lost == [wired.connection]

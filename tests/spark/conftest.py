@@ -1,4 +1,4 @@
-"""A Spark session, and clusters of both worlds, for the tests of this folder.
+"""A Spark session, and clusters of ours and of RocketMQ, for the tests of this folder.
 
 ``COMETMQ_SPARK`` says where Spark runs: ``local`` (the default) in this process on two cores, or
 ``standalone`` on a master and a worker that are started from the wheel. ``COMETMQ_CLUSTERS`` names

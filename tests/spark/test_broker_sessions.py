@@ -1,4 +1,4 @@
-"""Sessions with brokers as readers and writers use them, on clusters of both worlds."""
+"""Sessions of readers and writers, on clusters of ours and of RocketMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why messages died: who gave up, when, how, and what sets the dead apart from the living."""
+"""The analysis of dead letters: groups, times, errors, and properties that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the analyses say of brokers: messages that really died, traces that were really sent."""
+"""The analyses on real clusters: real dead letters, and traces that clients sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark does in passing: it drops readers, repeats tasks and batches, shifts times."""
+"""Spark's side effects: it drops readers, repeats tasks and batches, shifts times."""
 
 from __future__ import annotations
 

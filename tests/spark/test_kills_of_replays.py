@@ -1,4 +1,4 @@
-"""A replay that is killed, driver and all, goes on where it stopped; the topic shows that it did.
+"""A killed replay continues where it stopped, and the topic shows it.
 
 It runs as the command line that anybody would start, at a rate that keeps a portion under way.
 """

@@ -1,4 +1,4 @@
-"""Logs, consume queues and indexes in Spark: stores of both worlds, at rest and alive."""
+"""Logs, consume queues and indexes in Spark: stores of ours and of RocketMQ, in use or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where groups stand, as rows, on clusters of both worlds."""
+"""Bounds, committed offsets and lag as rows, on clusters of ours and of RocketMQ."""
 
 from __future__ import annotations
 

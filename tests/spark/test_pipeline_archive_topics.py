@@ -1,4 +1,4 @@
-"""Topics are archived through brokers of both worlds, each message once, begun again or not."""
+"""Archives of topics from brokers of ours and of RocketMQ: each message once, also if killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archived messages come back to brokers of both worlds: all of them, in order, recognizable."""
+"""Replays to brokers of ours and of RocketMQ: all messages, in order, with their origin."""
 
 from __future__ import annotations
 

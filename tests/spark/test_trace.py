@@ -1,4 +1,4 @@
-"""Latencies and losses out of traces, of ours and of those that Java's clients wrote."""
+"""Latencies and losses by the traces of our client and of Java's clients."""
 
 from __future__ import annotations
 

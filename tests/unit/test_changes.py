@@ -1,4 +1,4 @@
-"""The page says where a change goes: the changes are made there, in a copy, and they work."""
+"""Makes the changes of "Where a change goes" in a copy, in the files of the page: they work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers in memory that answer what `cometmq.spark.brokers.BrokerSession` answers.
+"""Brokers in memory with the calls of `cometmq.spark.brokers.BrokerSession`.
 
 Queues hold encoded records with a time of their own; they can expire, be made anew, lose their
 tail, and go away with their broker, for good or for a while.

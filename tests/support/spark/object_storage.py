@@ -1,4 +1,4 @@
-"""Object storage as S3 speaks it, over a folder of this machine: what pyarrow's client asks for.
+"""A server of S3's protocol over a folder, with the requests that pyarrow's client sends.
 
     HEAD /bucket/key           GET /bucket/key, with ranges   GET /bucket?prefix=&delimiter=
     PUT /bucket/key            PUT with x-amz-copy-source     DELETE /bucket/key

@@ -1,4 +1,4 @@
-"""Asks a stream reader what Spark asks it, in Spark's order, with a checkpoint in memory.
+"""Calls a stream reader as Spark does, in Spark's order, with a checkpoint in memory.
 
 start       prepareForTriggerAvailableNow (AvailableNow), getDefaultReadLimit, initialOffset
 a trigger   latestOffset, reportLatestOffset, and if the end is another text than the start:

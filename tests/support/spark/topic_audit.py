@@ -1,4 +1,4 @@
-"""What is in a topic, and whether it is what was to be written there: all of it, twins known."""
+"""Compares the messages of a topic with the expected ones; knows repeated ones."""
 
 from __future__ import annotations
 

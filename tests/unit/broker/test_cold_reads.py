@@ -1,4 +1,4 @@
-"""Pulls of messages that are on the disk only: read in a thread, answered in order."""
+"""Pulls of messages that are on the disk only: read in a thread, responses in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slave forwards to its master."""
+"""The requests that a slave forwards to its master."""
 
 from __future__ import annotations
 

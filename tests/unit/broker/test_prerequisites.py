@@ -1,4 +1,4 @@
-"""What requests wait for: shared runs of a blocking function."""
+"""Requests that wait for a prerequisite share one run of a blocking function."""
 
 from __future__ import annotations
 

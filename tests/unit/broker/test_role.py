@@ -1,4 +1,4 @@
-"""What a broker is in replication, and which master it follows."""
+"""The role of a broker in replication, and the master that it follows."""
 
 from __future__ import annotations
 

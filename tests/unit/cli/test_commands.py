@@ -1,4 +1,4 @@
-"""The command line: its options, its help, and the short way to start a server."""
+"""The command line: its options, its help, and the shortest start of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo counts, and why it fails."""
+"""The counts of the demo, and the reasons why it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server process does beside its server."""
+"""Garbage collection in a server process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How objects start and close: once each, however many callers wait and are cancelled."""
+"""Objects start and close once each, for any number of waiting and cancelled callers."""
 
 from __future__ import annotations
 

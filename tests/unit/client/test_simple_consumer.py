@@ -1,4 +1,4 @@
-"""A simple consumer, against a scripted broker: what it asks, and what becomes of each message."""
+"""A simple consumer with a scripted broker: its requests, and the result for each message."""
 
 from __future__ import annotations
 

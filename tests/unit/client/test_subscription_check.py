@@ -1,4 +1,4 @@
-"""Members of a group that subscribe differently are told apart."""
+"""Members of a group with different subscriptions are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are decoded when they are looked at say what those decoded at once say."""
+"""Messages that are decoded on access equal messages that are decoded at once."""
 
 from __future__ import annotations
 

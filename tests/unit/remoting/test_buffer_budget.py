@@ -1,4 +1,4 @@
-"""What many hostile connections hold, and how much work one call does about it."""
+"""The limit on bytes that many hostile connections hold, and the work of one call for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of requests that wait for their answers."""
+"""The table of requests that wait for their responses."""
 
 from __future__ import annotations
 

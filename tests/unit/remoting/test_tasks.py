@@ -1,4 +1,4 @@
-"""Tasks with an owner: kept alive, their failures told, ended together."""
+"""Tasks with an owner: kept alive, their failures logged, ended together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of a checkpoint: equal places are equal texts, and anything else is refused."""
+"""Documents of a checkpoint: equal offsets are equal texts, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our sessions set, and what is said when Java or a daemon is missing."""
+"""The settings of our sessions, and errors if Java or a daemon is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append writes, what it refuses, and that a refusal leaves nothing behind."""
+"""The bytes of an append, its refusals, and that a refusal changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says of what fails again and again, and of what fails once."""
+"""Log lines of failures that repeat, and of single failures."""
 
 from __future__ import annotations
 

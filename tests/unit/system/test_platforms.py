@@ -1,4 +1,4 @@
-"""Only one package asks for the system; each module uses only names that its systems have."""
+"""Only one package imports system calls; each module uses only names that its systems have."""
 
 from __future__ import annotations
 

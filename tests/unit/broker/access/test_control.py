@@ -1,4 +1,4 @@
-"""What each request needs under plain access control, and the requests that change accounts."""
+"""The needs of requests under plain access control, and requests that change accounts."""
 
 from __future__ import annotations
 

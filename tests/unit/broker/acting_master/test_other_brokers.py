@@ -1,4 +1,4 @@
-"""What a slave that acts as the master sends to other brokers, and how it knows who is there."""
+"""The messages that a slave sends to other brokers while it acts as the master."""
 
 from __future__ import annotations
 

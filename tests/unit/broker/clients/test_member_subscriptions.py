@@ -1,4 +1,4 @@
-"""A broker tells which member of a group subscribes otherwise than the others."""
+"""A broker names the member of a group whose subscription differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is online: groups of consumers and producers, and what their members are told."""
+"""Groups of consumers and producers that are online, and notifications of their members."""
 
 from __future__ import annotations
 

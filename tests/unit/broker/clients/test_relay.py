@@ -1,4 +1,4 @@
-"""Calls handed on to consumers: found, answered, late, lost."""
+"""Requests that are relayed to consumers: members found, responses, timeouts, lost connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed delivery: parked messages come when due, once each, also over a restart."""
+"""Delivery of scheduled messages: when they are due, once each, also over a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a synchronous master waits for, and what its producers get."""
+"""The waits of a synchronous master for slaves, and the responses to its producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: one sync for all who wait, and a clear answer to each when it fails."""
+"""Group commit: one sync for all waiters, and an error for each if it fails."""
 
 from __future__ import annotations
 

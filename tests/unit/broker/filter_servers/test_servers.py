@@ -1,4 +1,4 @@
-"""The filter servers of a broker: added, silent, gone, and not too many."""
+"""The filter servers of a broker: registered, silent, expired, limited in number."""
 
 from __future__ import annotations
 

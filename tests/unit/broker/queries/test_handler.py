@@ -1,4 +1,4 @@
-"""What administrators ask: messages, queue entries, figures, members, relayed calls."""
+"""Queries of administrators: messages, queue entries, figures, members, relayed requests."""
 
 from __future__ import annotations
 

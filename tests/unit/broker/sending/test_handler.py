@@ -1,4 +1,4 @@
-"""Sends: stored, answered at once or when they are on disk, or refused with the reason."""
+"""Sends: the response at once or after the sync, or a refusal with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies: pushed to the client that asked, stored or not; the replier gets the result."""
+"""Replies: pushed to the client that requested, stored or not; the replier gets the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a message that failed: its origin, the limit and the delays of its retries."""
+"""A message that is sent back: its stored origin, and the limit and delays of its retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a message is stored and what the broker writes into its properties, check by check."""
+"""The target queue of a message, and the properties that the broker writes, check by check."""
 
 from __future__ import annotations
 

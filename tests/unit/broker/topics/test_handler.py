@@ -1,4 +1,4 @@
-"""What tools ask about topics and groups, over a connection without a socket, on a real store."""
+"""Requests of tools about topics and groups, without a socket, on a real store."""
 
 from __future__ import annotations
 

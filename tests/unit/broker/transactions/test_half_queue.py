@@ -1,4 +1,4 @@
-"""Half messages, decisions about them, and the checks of those that are undecided."""
+"""Half messages, decisions about them, and checks of undecided ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cometmq admin`` prints, and when it asks."""
+"""The output of ``cometmq admin``, and its question before a change."""
 
 from __future__ import annotations
 

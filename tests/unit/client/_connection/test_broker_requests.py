@@ -1,4 +1,4 @@
-"""What a broker asks reaches the member of the group, through a real connection."""
+"""A request of a broker reaches the member of the group, through a real connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What heartbeats say, against those that a Java client sent."""
+"""The content of heartbeats, compared with those of a Java client."""
 
 from __future__ import annotations
 

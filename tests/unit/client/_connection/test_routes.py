@@ -1,4 +1,4 @@
-"""How a name server's answer becomes the queues of a topic."""
+"""The response of a name server, and the queues of a topic that follow from it."""
 
 from __future__ import annotations
 

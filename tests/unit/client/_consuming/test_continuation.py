@@ -1,4 +1,4 @@
-"""Where a consumer begins and continues a queue: each case of the table in the documentation."""
+"""The offset at which a consumer begins or continues a queue: each case of the documented table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member asks of brokers: locks by broker, filters of all brokers, a division of queues."""
+"""Requests of a member to brokers: locks by broker, filters at all brokers, an assignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pull brings: messages that say where they came from, unwrapped, and only wanted ones."""
+"""The messages of a pull: with their origin, unwrapped, and filtered by tag."""
 
 from __future__ import annotations
 

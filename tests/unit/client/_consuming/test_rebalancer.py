@@ -1,4 +1,4 @@
-"""Dividing queues: what a member takes and gives up, when it is called, and when it must not."""
+"""Rebalances: assigned and revoked queues, and calls of the listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pop consumer asks, against what RocketMQ's own client asked in the same place."""
+"""The requests of a pop consumer, compared with those of RocketMQ's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consuming popped messages: ack, nack, dead letters, and messages that are skipped."""
+"""Consumption of popped messages: ack, nack, dead letters, and skipped messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching ahead: bounded, in order, and gone when a queue is given up."""
+"""Fetching ahead: bounded, in order, and ended when a queue is released."""
 
 from __future__ import annotations
 

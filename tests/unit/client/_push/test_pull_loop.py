@@ -1,4 +1,4 @@
-"""One queue's pulls, and what brokers may answer: the pause after each, and where it goes on."""
+"""The pulls of one queue by the response: the pause after each, and the next offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages made ready for the wire, and those refused before anything is sent."""
+"""Messages that are encoded for the wire, or refused before the send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one failed try means for the next one, and for the error in the end."""
+"""The consequences of a failed attempt for the next one, and for the error in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of dead letters: the order of several queues, deleted offsets, and the ends of ranges."""
+"""Pages of dead letters: the order of several queues, deleted offsets, and bounds of ranges."""
 
 from __future__ import annotations
 

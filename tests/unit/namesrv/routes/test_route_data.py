@@ -1,4 +1,4 @@
-"""What is read from the tables: routes, zones, acting masters and lists."""
+"""Data read from the registry: routes, zones, acting masters and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of masters alone, and how many requests are open at a time."""
+"""Requests that only masters get, and the number of requests in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where logs are: directories, lists, patterns and URLs, and how far they may be read."""
+"""Locations of logs: directories, lists, patterns and URLs, and their readable ends."""
 
 from __future__ import annotations
 

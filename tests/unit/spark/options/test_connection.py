@@ -1,4 +1,4 @@
-"""How servers are reached: options whose secrets are references."""
+"""Options of connections, whose secrets are references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far streams are behind, from the documents of Spark's progress."""
+"""The lag of streams, from the documents of Spark's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink as Spark handles it: checked when it is made, pickled, told of its task."""
+"""The sink as Spark uses it: checked when it is made, pickled, given its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows go: to the queue they name, to the one of their key, or to any."""
+"""The queue of a row: the named one, the one of its key, or any."""
 
 from __future__ import annotations
 

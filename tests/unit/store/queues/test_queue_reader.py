@@ -1,4 +1,4 @@
-"""What a read of a queue answers, from every place one may ask for."""
+"""The results of reads of a queue, from every offset."""
 
 from __future__ import annotations
 

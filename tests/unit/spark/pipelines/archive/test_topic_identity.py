@@ -1,4 +1,4 @@
-"""A stream goes on only with the topics that it has archived, not with those of another cluster."""
+"""A stream continues only with the topics that it has archived, not with another cluster's."""
 
 from __future__ import annotations
 

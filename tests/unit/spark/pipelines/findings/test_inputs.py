@@ -1,4 +1,4 @@
-"""Where messages come from, said in one line of text; and which topics and times are meant."""
+"""The sources of messages as one text; the topics and times that are meant."""
 
 from __future__ import annotations
 

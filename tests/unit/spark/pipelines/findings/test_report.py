@@ -1,4 +1,4 @@
-"""Reports: one file that loads nothing, with every text escaped and every plot told in words."""
+"""Reports: one file that loads nothing, with escaped texts and a text for each plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What archived rows become before they are sent again, and how fast they go."""
+"""Archived rows as rows to send again, and the limit of their rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run records outlive the run: killed anywhere, a run goes on after its last whole step."""
+"""Run records outlive the run: a killed run continues after its last complete step."""
 
 from __future__ import annotations
 

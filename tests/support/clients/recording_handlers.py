@@ -31,6 +31,11 @@ class Seen(Changes):
         """The bodies in the order they came."""
         return [message.body for message in self.messages]
 
+    @property
+    def offsets(self) -> list[int]:
+        """The queue offsets in the order the messages came."""
+        return [message.queue_offset for message in self.messages]
+
     async def count(self, number: int, *, timeout: float = WAIT_S) -> None:
         """Wait until so many messages came."""
         await self.until(lambda: len(self.messages) >= number, timeout=timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from hypothesis import strategies as st
@@ -158,3 +158,22 @@ def headers(
         language=st.sampled_from(LANGUAGES),
         code=st.sampled_from(codes),
     )
+
+
+def damaged(
+    data: st.DataObject, fields: Mapping[str, str], frame: Callable[[bytes, bytes], bytes]
+) -> tuple[bytes, bytes]:
+    """Sends of one form with some of their bytes changed, as two reads of a socket give them."""
+    write = partial(header_of, data.draw(st.sampled_from(FORMS)), code="310")
+    count = data.draw(st.sampled_from([2, 2, 7, 40]))
+    stream = bytearray(
+        b"".join(frame(write(fields, opaque=str(n)), b"%d" % n) for n in range(count))
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stream)))
+        new = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b'"', b"\\u0001", b",", b"}"]))
+        )
+        stream[at : at + data.draw(st.integers(0, 2))] = new
+    cut = data.draw(st.integers(0, len(stream)))
+    return bytes(stream[:cut]), bytes(stream[cut:])

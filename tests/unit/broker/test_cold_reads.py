@@ -7,9 +7,9 @@ import errno
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -383,88 +383,75 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
     store.close()
 
 
-async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
-    tables: Tables, tmp_path: Path
-) -> None:
-    put_delayed(tables, tmp_path / "store")
-    disk = HeldDisk()
-    disk.go.clear()
+class Delayed(NamedTuple):
+    """The delivery of three messages of level 1 that are on the disk only."""
+
+    units: list[tuple[int, int, int]]
+    disk: HeldDisk
+    store: MessageStore
+    delivery: ScheduledDelivery
+    delivered: asyncio.Queue[str]
+
+
+@pytest.fixture
+def delayed(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Delayed]:
+    monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
+    units = put_delayed(tables, tmp_path / "store")
+    disk, reads, delivered = HeldDisk(), ColdReads(), asyncio.Queue[str]()
     store = open_on(disk, tables, tmp_path / "store")
-    reads = ColdReads()
     delivery = delivery_of(store, tables, reads)
-    delivered: list[str] = []
-    delivery.on_delivery = lambda topic, *_: delivered.append(topic)
+    delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
+    yield Delayed(units, disk, store, delivery, delivered)
+    delivery.stop()
+    reads.close()
+    store.close()
+
+
+async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
+    delayed: Delayed,
+) -> None:
+    delivery, delivered = delayed.delivery, delayed.delivered
+    delayed.disk.go.clear()
     delivery.start()
     while not delivery._reading:
         await asyncio.sleep(0)
     delivery.arrived(0)  # meanwhile
-    assert delivered == []
-    disk.go.set()
-    while delivery._reading or len(delivered) < 3:
+    assert delivered.empty()
+    delayed.disk.go.set()
+    while delivery._reading or delivered.qsize() < 3:
         await asyncio.sleep(0)
-    assert delivered == ["T"] * 3
-    assert {read.path.parent.name for read in disk.reads} == {"0", "commitlog"}
-    delivery.stop()
-    reads.close()
-    store.close()
+    assert [delivered.get_nowait() for _ in range(delivered.qsize())] == ["T"] * 3
+    assert {read.path.parent.name for read in delayed.disk.reads} == {"0", "commitlog"}
 
 
 async def test_a_level_waits_for_a_disk_that_cannot_read(
-    tables: Tables,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
-    units = put_delayed(tables, tmp_path / "store")
-    disk = HeldDisk()
-    store = open_on(disk, tables, tmp_path / "store")
-    disk.broken_from = units[1][0]  # the second message cannot be read
-    reads = ColdReads()
-    delivery = delivery_of(store, tables, reads)
-    delivered = asyncio.Queue[str]()
-    delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
-    delivery.start()
+    delayed.disk.broken_from = delayed.units[1][0]  # the second message cannot be read
+    delayed.delivery.start()
     async with asyncio.timeout(WAIT_S):
-        await delivered.get()
+        await delayed.delivered.get()
         while "cannot read from the disk" not in caplog.text:
             await asyncio.sleep(0)
-        assert delivered.empty()
-        disk.broken_from = 1 << 62
-        await delivered.get()
-        await delivered.get()
-    delivery.stop()
-    reads.close()
-    store.close()
+        assert delayed.delivered.empty()
+        delayed.disk.broken_from = 1 << 62
+        await delayed.delivered.get()
+        await delayed.delivered.get()
 
 
 async def test_a_message_that_the_disk_cannot_read_does_not_stop_those_behind_it(
-    tables: Tables,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
-    units = put_delayed(tables, tmp_path / "store")
-    disk = HeldDisk()
-    store = open_on(disk, tables, tmp_path / "store")
-    disk.bad_sectors = {units[1][0]}
-    reads = ColdReads()
-    delivery = delivery_of(store, tables, reads)
-    delivered = asyncio.Queue[str]()
-    delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
-    delivery.start()
+    delayed.disk.bad_sectors = {delayed.units[1][0]}
+    delayed.delivery.start()
     async with asyncio.timeout(WAIT_S):
-        await delivered.get()
-        await delivered.get()
-    found = store.get("T", 1, 0, 10)
+        await delayed.delivered.get()
+        await delayed.delivered.get()
+    found = delayed.store.get("T", 1, 0, 10)
     bodies = [each.body for part in found.slices for each in decode_messages(part)]
     assert bodies == [b"0", b"2"]
-    assert delivery.offsets() == {1: 3}
+    assert delayed.delivery.offsets() == {1: 3}
     assert "level=1 offset=1 error=cannot read from the disk: [Errno 5] a bad sector" in caplog.text
-    delivery.stop()
-    reads.close()
-    store.close()
 
 
 async def test_a_disk_that_cannot_read_the_index_is_tried_less_often(

@@ -42,24 +42,22 @@ def test_a_rate_is_told_from_the_start(throughput: Throughput) -> None:
     assert throughput.put_tps() == "0.0 "
 
 
-def test_first_rate_uses_what_is_known(
-    throughput: Throughput, stats: BrokerStats, clock: ManualClock
+@pytest.mark.parametrize(
+    ("count", "seconds", "rates"), [(6, 3, "2.0 "), (600, 600, "0.0 0.0 1.0 ")]
+)
+def test_a_rate_is_shown_as_soon_as_there_are_enough_seconds_for_it(
+    throughput: Throughput,
+    stats: BrokerStats,
+    clock: ManualClock,
+    count: int,
+    seconds: int,
+    rates: str,
 ) -> None:
     seconds_pass(throughput, clock, 1)
-    stats.put("T", 0, 6, 0)
-    seconds_pass(throughput, clock, 3)
+    stats.put("T", 0, count, 0)
+    seconds_pass(throughput, clock, seconds)
 
-    assert throughput.put_tps() == "2.0 "
-
-
-def test_longer_rates_follow_when_there_are_enough_seconds(
-    throughput: Throughput, stats: BrokerStats, clock: ManualClock
-) -> None:
-    seconds_pass(throughput, clock, 1)
-    stats.put("T", 0, 600, 0)
-    seconds_pass(throughput, clock, 600)
-
-    assert throughput.put_tps() == "0.0 0.0 1.0 "
+    assert throughput.put_tps() == rates
 
 
 def test_reads_are_counted_with_and_without_messages(

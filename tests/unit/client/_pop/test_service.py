@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -97,18 +97,8 @@ class Rig:
                 settled.clear()
                 await settled.wait()
 
-
-@pytest.fixture
-async def rigs() -> AsyncIterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        made.append(Rig(**options))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        await rig.service.stop(grace_s=0)
+    async def close(self) -> None:
+        await self.service.stop(grace_s=0)
 
 
 def tried(offset: int, times: int) -> StoredMessage:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 
@@ -104,19 +103,9 @@ class Rig:
         [only] = self.queues.process_queues()
         return only
 
-
-@pytest.fixture
-async def rigs() -> AsyncIterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        made.append(Rig(**options))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        await rig.locks.stop()
-        await rig.queues.close()
+    async def close(self) -> None:
+        await self.locks.stop()
+        await self.queues.close()
 
 
 async def test_a_queue_is_pulled_from_its_first_offset_once_it_was_taken(

@@ -21,6 +21,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.checks.waiting import until
 from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
+from support.clients.recording_handlers import Seen
 
 WAIT_S = 60.0
 
@@ -90,33 +91,33 @@ class Rig:
     def committed(self) -> int | None:
         return self.offsets.position(QUEUE)
 
+    async def close(self) -> None:
+        await self.service.stop(grace_s=0)
 
-@pytest.fixture
-async def rigs() -> AsyncIterator[Callable[..., Rig]]:
-    made: list[Rig] = []
 
-    def make(**options: Any) -> Rig:
-        made.append(Rig(**options))
-        return made[-1]
+class Waits(Seen):
+    """A handler that returns when the test lets it."""
 
-    yield make
-    for rig in made:
-        await rig.service.stop(grace_s=0)
+    def __init__(self, result: Any = None) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self._result = result
+
+    async def __call__(self, message: StoredMessage) -> Any:
+        self.add(message)
+        await self.may_end.wait()
+        return self._result
 
 
 async def test_each_message_is_handled_once_and_its_offset_noted(
     rigs: Callable[..., Rig],
 ) -> None:
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-
-    rig = rigs(handler=handle)
+    seen = Seen()
+    rig = rigs(handler=seen)
     rig.fetch(*range(7, 50))
     await rig.empty()
 
-    assert seen == list(range(7, 50))
+    assert seen.offsets == list(range(7, 50))
     assert rig.committed == 50
 
 
@@ -518,49 +519,34 @@ async def test_the_loop_gets_its_turns_while_handlers_never_wait(
 async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
     rigs: Callable[..., Rig], *, result: object, forgotten: bool, committed: int | None
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> object:
-        seen.append(message.queue_offset)
-        begun.set()
-        await may_end.wait()
-        return result
-
-    rig = rigs(handler=handle, concurrency=1)
+    handler = Waits(result)
+    rig = rigs(handler=handler, concurrency=1)
     rig.fetch(0, 1, 2)
-    await begun.wait()
+    await handler.count(1)
     rig.queue.drop()
     assert not await rig.queue.wait_idle(0.01)
     if forgotten:
         rig.queue.clear()
-    may_end.set()
+    handler.may_end.set()
     assert await rig.queue.wait_idle(WAIT_S)
     await rig.service.stop(grace_s=WAIT_S)
 
-    assert (seen, rig.committed) == ([0], committed)
+    assert (handler.offsets, rig.committed) == ([0], committed)
     assert rig.sent_back == [], "the next owner gets it"
 
 
 async def test_what_waits_of_a_dropped_queue_holds_up_no_other(rigs: Callable[..., Rig]) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-        begun.set()
-        await may_end.wait()
-
-    rig = rigs(handler=handle, concurrency=1)
+    handler = Waits()
+    rig = rigs(handler=handler, concurrency=1)
     rig.fetch(0, 1, 2)
-    await begun.wait()
+    await handler.count(1)
     rig.queue.drop()
     rig.queue = ProcessQueue(MessageQueue("t", "a", 1), now=lambda: rig.now)
     rig.fetch(7)
-    may_end.set()
+    handler.may_end.set()
     await rig.empty()
 
-    assert seen == [0, 7]
+    assert handler.offsets == [0, 7]
 
 
 @pytest.mark.parametrize("result", [None, Consumed.SUCCESS])
@@ -586,23 +572,16 @@ async def test_several_workers_share_a_batch_and_their_calls_are_counted(
 async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(
     rigs: Callable[..., Rig],
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-        begun.set()
-        await may_end.wait()
-
-    rig = rigs(handler=handle, concurrency=1)
+    handler = Waits()
+    rig = rigs(handler=handler, concurrency=1)
     rig.fetch(0, 1, 2)
-    await begun.wait()
+    await handler.count(1)
     stopping = asyncio.create_task(rig.service.stop(grace_s=WAIT_S))
     await asyncio.sleep(0)
-    may_end.set()
+    handler.may_end.set()
     await stopping
 
-    assert (seen, rig.committed) == ([0], 1)
+    assert (handler.offsets, rig.committed) == ([0], 1)
 
 
 async def test_a_stop_cancels_handlers_that_outlast_its_grace(
@@ -654,16 +633,12 @@ class CancellingHook(ConsumeHook):
 
 
 async def test_a_cancellation_that_a_hook_raises_changes_nothing(rigs: Callable[..., Rig]) -> None:
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-
-    rig = rigs(handler=handle, hooks=[CancellingHook()])
+    seen = Seen()
+    rig = rigs(handler=seen, hooks=[CancellingHook()])
     rig.fetch(0, 1)
     await rig.empty()
 
-    assert seen == [0, 1]
+    assert seen.offsets == [0, 1]
     assert not rig.sent_back
 
 

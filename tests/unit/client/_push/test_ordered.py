@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster
 from support.checks.waiting import until
 from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
+from support.clients.recording_handlers import Seen
 
 WAIT_S = 60.0
 
@@ -130,19 +131,9 @@ class Rig:
     def committed(self) -> int | None:
         return self.offsets.position(QUEUE)
 
-
-@pytest.fixture
-async def rigs() -> AsyncIterator[Callable[..., Rig]]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        made.append(Rig(**options))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        await rig.service.stop(grace_s=0)
-        await rig.locks.stop()
+    async def close(self) -> None:
+        await self.service.stop(grace_s=0)
+        await self.locks.stop()
 
 
 async def test_messages_are_handled_one_after_the_other_in_order(rigs: Callable[..., Rig]) -> None:
@@ -170,15 +161,11 @@ async def test_messages_are_handled_one_after_the_other_in_order(rigs: Callable[
 async def test_a_queue_begins_again_when_messages_come_after_it_was_empty(
     rigs: Callable[..., Rig],
 ) -> None:
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-
-    rig = rigs(handler=handle)
+    seen = Seen()
+    rig = rigs(handler=seen)
     for offset in range(20):
         rig.fetch(offset)
-        await until(lambda: len(seen) == offset + 1)  # noqa: B023 - awaited at once
+        await until(lambda: len(seen.messages) == offset + 1)  # noqa: B023 - awaited at once
 
     assert rig.committed == 20
 
@@ -364,24 +351,20 @@ async def test_all_open_messages_come_again_when_the_handler_rolls_back(
 async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
     rigs: Callable[..., Rig],
 ) -> None:
-    seen: list[int] = []
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-
-    rig = rigs(handler=handle)
+    seen = Seen()
+    rig = rigs(handler=seen)
     rig.broker.grants = False
     await rig.locks.renew()
     rig.fetch(0)
     await until(lambda: rig.broker.asked >= 2)
     await asyncio.sleep(60.0)
-    assert seen == []
+    assert seen.offsets == []
     assert rig.broker.asked == 2, "only the locks ask again for a lost lock"
     rig.broker.grants = True
     await rig.locks.renew()
     await rig.empty()
 
-    assert seen == [0]
+    assert seen.offsets == [0]
 
 
 async def test_a_lock_is_asked_for_again_once_it_is_30_s_old(rigs: Callable[..., Rig]) -> None:

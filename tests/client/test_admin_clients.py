@@ -23,6 +23,7 @@ from cometmq.protocol.bodies.client import ConsumeResult
 from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import ResponseCode
 from support.checks.waiting import until
+from support.clients.consumer_inputs import from_the_first
 
 FOUND_S = 120.0
 
@@ -107,11 +108,7 @@ async def test_a_push_consumer_says_how_it_is_and_consumes_out_of_turn(
             raise LookupError("no such order")
 
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        instance=instance, handler=handle, **from_the_first(group, topic)
     ) as consumer:
 
         async def consumed() -> bool:

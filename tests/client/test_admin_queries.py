@@ -15,12 +15,12 @@ from cometmq.client import (
     PullConsumer,
     PushConsumer,
     ResponseError,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.client.admin import TrackKind
 from cometmq.client.trace.records import ConsumeAfter, Publish, encode_trace_record
 from support.checks.waiting import until
+from support.clients.consumer_inputs import from_the_first
 
 FOUND_S = 120.0
 
@@ -117,12 +117,7 @@ async def test_a_group_has_consumed_what_lies_before_its_offset(
     admin: AdminClient, instance: ClientInstance, message: StoredMessage, group: str
 ) -> None:
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=nothing,
-        subscriptions={message.topic: "*"},
-        start_from=StartFrom.FIRST,
-        persist_ms=100,
+        instance=instance, handler=nothing, **from_the_first(group, message.topic), persist_ms=100
     ):
 
         async def consumed() -> bool:
@@ -142,10 +137,8 @@ async def test_a_group_that_wants_other_tags_has_consumed_it_only_in_name(
 ) -> None:
     async with PushConsumer(
         instance=instance,
-        group=group,
         handler=nothing,
-        subscriptions={message.topic: "blue"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, message.topic, "blue"),
         persist_ms=100,
     ):
 
@@ -165,12 +158,7 @@ async def test_a_group_whose_handler_is_at_it_has_not_consumed_it_yet(
         await may_end.wait()
 
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=slow,
-        subscriptions={message.topic: "*"},
-        start_from=StartFrom.FIRST,
-        persist_ms=100,
+        instance=instance, handler=slow, **from_the_first(group, message.topic), persist_ms=100
     ):
         async with asyncio.timeout(FOUND_S):
             await begun.wait()
@@ -220,12 +208,7 @@ async def test_a_message_is_followed_by_what_was_traced_of_it(
         done.set()
 
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={queues[0].topic: "*"},
-        start_from=StartFrom.FIRST,
-        trace=True,
+        instance=instance, handler=handle, **from_the_first(group, queues[0].topic), trace=True
     ):
         async with Producer(instance=instance, group=f"{group}-p", trace=True) as producer:
             receipt = await producer.send(Message(queues[0].topic, b"x"), queue=queues[0])

@@ -32,6 +32,7 @@ from cometmq.client.blocking import (
     PushConsumer,
     TransactionProducer,
 )
+from support.clients.consumer_inputs import from_the_first
 
 FOUND_S = 120.0
 EXITS = """
@@ -137,11 +138,7 @@ def test_handlers_run_in_threads_and_may_send(
             done.release()
 
         with PushConsumer(
-            instance=shared,
-            group=group,
-            handler=handle,
-            subscriptions={queue.topic: "*"},
-            start_from=StartFrom.FIRST,
+            instance=shared, handler=handle, **from_the_first(group, queue.topic)
         ) as consumer:
             for _ in bodies:
                 assert done.acquire(timeout=FOUND_S)
@@ -264,12 +261,7 @@ def test_a_handler_may_close_its_consumer(
 
     send(shared, queue, 1)
     consumer = PushConsumer(
-        instance=shared,
-        group=group,
-        handler=handle,
-        stop_ms=600_000,
-        subscriptions={queue.topic: "*"},
-        start_from=StartFrom.FIRST,
+        instance=shared, handler=handle, stop_ms=600_000, **from_the_first(group, queue.topic)
     )
     consumer.start()
     assert closed.wait(FOUND_S)
@@ -289,13 +281,7 @@ def test_a_consumer_that_is_stopped_at_once_leaves_its_handler_behind(
         begun.set()
         may_end.wait(FOUND_S)
 
-    consumer = PushConsumer(
-        instance=shared,
-        group=group,
-        handler=handle,
-        subscriptions={queue.topic: "*"},
-        start_from=StartFrom.FIRST,
-    )
+    consumer = PushConsumer(instance=shared, handler=handle, **from_the_first(group, queue.topic))
     consumer.start()
     try:
         assert begun.wait(FOUND_S)

@@ -19,7 +19,6 @@ from cometmq.client import (
     OrderedContext,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.client._connection.instance import core_of
@@ -39,6 +38,7 @@ from cometmq.protocol.headers.consumer import (
 )
 from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
 from support.checks.waiting import until
+from support.clients.consumer_inputs import from_the_first
 from support.clients.recording_handlers import Seen
 
 
@@ -113,11 +113,9 @@ async def test_messages_are_consumed_again_after_offsets_were_set_back(
         )
     async with PushConsumer(
         name_servers,
-        group=group,
         handler=seen,
         ordered=ordered,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         persist_ms=100,
         hold_ms=1000,
     ):
@@ -151,10 +149,8 @@ async def test_a_reset_to_the_end_skips_what_was_fetched(
         await producer.send(Message(topic=topic, body=b"first"), queue=queue)
     async with PushConsumer(
         name_servers,
-        group=group,
         handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         concurrency=4,
         persist_ms=100,
         hold_ms=1000,
@@ -189,12 +185,7 @@ async def test_its_running_info_tells_of_settings_queues_and_rates(
 ) -> None:
     topic, seen = queues[0].topic, Seen()
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "a || b"},
-        start_from=StartFrom.FIRST,
-        concurrency=7,
+        name_servers, handler=seen, **from_the_first(group, topic, "a || b"), concurrency=7
     ) as consumer:
         await producer.send(Message(topic=topic, body=b"x", tags="a"), queue=queues[0])
         await seen.count(1)
@@ -227,13 +218,7 @@ async def test_it_tells_where_it_stands(
 ) -> None:
     topic, seen = queues[0].topic, Seen()
     await producer.send(Message(topic=topic, body=b"x"), queue=queues[1])
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ) as consumer:
+    async with PushConsumer(name_servers, handler=seen, **from_the_first(group, topic)) as consumer:
         await seen.count(1)
         await until(lambda: consumer.running_info().mq_table[queues[1]].commit_offset == 1)
         header = InvokeBrokerToGetConsumerStatusRequest(topic=topic, group=group)
@@ -373,11 +358,9 @@ async def test_members_that_are_told_of_a_reset_move_at_once_and_never_handle_a_
             await producer.send(Message(topic="orders", body=b"%d" % number))
         async with PushConsumer(
             name_servers,
-            group="g",
             handler=handle,
             ordered=ordered,
-            subscriptions={"orders": "*"},
-            start_from=StartFrom.FIRST,
+            **from_the_first("g", "orders"),
             persist_ms=100,
             concurrency=1,
         ) as consumer:

@@ -35,6 +35,7 @@ from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import CometError
 from support.checks.cancellation import cancel_at_every_await
+from support.clients.consumer_inputs import from_the_first
 from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,
@@ -149,12 +150,7 @@ async def pushing(name_servers: str, topic: str, group: str, *, ordered: bool = 
         came.set()
 
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handler,
-        ordered=ordered,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        name_servers, handler=handler, ordered=ordered, **from_the_first(group, topic)
     ):
         await came.wait()
 

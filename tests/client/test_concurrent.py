@@ -35,6 +35,7 @@ from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
 from support.brokers.clusters import COMET
 from support.checks.waiting import until
+from support.clients.consumer_inputs import from_the_first
 from support.clients.in_flight import InFlight
 from support.clients.recording_handlers import Seen
 from support.clients.stored_messages import until_queued
@@ -60,13 +61,7 @@ async def test_every_message_of_every_queue_is_handled(
 ) -> None:
     seen = Seen()
     bodies = await send(producer, topic, 100)
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ) as consumer:
+    async with PushConsumer(name_servers, handler=seen, **from_the_first(group, topic)) as consumer:
         await seen.count(100)
         bodies += await send(producer, topic, 20)
         await seen.count(120)
@@ -101,13 +96,7 @@ async def test_only_messages_with_a_wanted_tag_are_handled(
     seen = Seen()
     for tag in ("a", "b", "c"):
         await producer.send(Message(topic=topic, body=tag.encode(), tags=tag))
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "a || c"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(name_servers, handler=seen, **from_the_first(group, topic, "a || c")):
         await seen.count(2)
 
     assert sorted(seen.bodies) == [b"a", b"c"]
@@ -182,10 +171,8 @@ async def test_a_member_owns_the_queues_of_its_configuration_alone(
         await producer.send(Message(topic=queue.topic, body=b"%d" % number), queue=queue)
     async with PushConsumer(
         name_servers,
-        group=group,
         handler=seen,
-        subscriptions={queues[0].topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, queues[0].topic),
         strategy=ByConfiguration([queues[3], queues[1]]),
     ) as consumer:
         await seen.count(2)
@@ -233,12 +220,7 @@ async def test_a_batch_handler_gets_messages_of_one_queue_together(
     async with AdminClient(name_servers) as admin:
         await until_queued(admin, queues[0].topic, 20)
     async with PushConsumer(
-        name_servers,
-        group=group,
-        batch_handler=handle,
-        subscriptions={queues[0].topic: "*"},
-        start_from=StartFrom.FIRST,
-        batch_max=8,
+        name_servers, batch_handler=handle, **from_the_first(group, queues[0].topic), batch_max=8
     ):
         await seen.count(20)
 
@@ -259,13 +241,7 @@ async def test_a_plain_handler_is_called_in_a_thread(
         loop.call_soon_threadsafe(seen.add, message)
 
     await send(producer, topic, 10)
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(name_servers, handler=handle, **from_the_first(group, topic)):
         await seen.count(10)
 
     assert threading.get_ident() not in threads
@@ -330,13 +306,7 @@ async def test_the_backlog_can_be_skipped(
         await gate.wait()
 
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        concurrency=1,
-        persist_ms=100,
+        name_servers, handler=handle, **from_the_first(group, topic), concurrency=1, persist_ms=100
     ) as consumer:
         await send(producer, topic, 60)
         await seen.count(1)
@@ -378,12 +348,7 @@ async def test_names_are_shown_without_their_namespace_even_on_a_second_delivery
     async with (
         Producer(name_servers, group="producers", namespace="shop") as producer,
         PushConsumer(
-            name_servers,
-            group=group,
-            batch_handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-            namespace="shop",
+            name_servers, batch_handler=handle, **from_the_first(group, topic), namespace="shop"
         ) as consumer,
     ):
         await producer.send(Message(topic=topic, body=b"x"))
@@ -434,12 +399,7 @@ async def test_what_a_filter_hook_takes_out_counts_as_consumed(
     for number in range(9):
         await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        hooks=[Even(), Broken()],
+        name_servers, handler=seen, **from_the_first(group, topic), hooks=[Even(), Broken()]
     ):
         await seen.count(5)
     async with AdminClient(name_servers) as admin:
@@ -465,12 +425,7 @@ async def test_the_concurrency_can_be_changed_while_messages_are_consumed(
 
     await send(producer, topic, 40)
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        concurrency=2,
+        name_servers, handler=handle, **from_the_first(group, topic), concurrency=2
     ) as consumer:
         await until(lambda: running == 2)
         consumer.set_concurrency(7)

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartFrom, StoredMessage
+from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StoredMessage
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode_records
 from cometmq.model.topic import TRACE_TOPIC
 from support.checks.waiting import WAIT_S
+from support.clients.consumer_inputs import from_the_first
 from support.clients.recording_handlers import Seen
 
 
@@ -49,10 +50,8 @@ async def test_each_call_is_traced_before_and_after_with_its_end(
     receipt = await producer.send(Message(topic=topic, body=b"x", keys=["k1"]))
     async with PushConsumer(
         name_servers,
-        group=group,
         handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         trace=True,
         trace_topic=trace_topic if custom else "",
     ):

@@ -21,7 +21,6 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.client.idempotent import (
@@ -31,6 +30,7 @@ from cometmq.client.idempotent import (
     SqliteTransaction,
 )
 from cometmq.client.idempotent.sqlalchemy import AsyncSqlTransaction, SqlAlchemyMarks
+from support.clients.consumer_inputs import from_the_first
 
 ORDERS = [f"order-{n}" for n in range(20)]
 CAME_S = 120.0
@@ -92,10 +92,8 @@ async def consume(
     is_awaited = inspect.iscoroutinefunction(type(handler).__call__)
     async with PushConsumer(
         instance=instance,
-        group=group,
         handler=awaited if is_awaited else plain,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         **how,
     ):
         async with asyncio.timeout(CAME_S):
@@ -184,13 +182,7 @@ async def test_message_without_key_comes_again_and_says_why(
             failed.set()
             raise
 
-    async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(instance=instance, handler=handle, **from_the_first(group, topic)):
         async with asyncio.timeout(CAME_S):
             await failed.wait()
 

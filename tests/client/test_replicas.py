@@ -15,13 +15,13 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.model.errors import CometError
 from support.brokers.replicas import WAIT_S, Replica, ReplicatedCluster, new_replica
+from support.clients.consumer_inputs import from_the_first
 
 pytestmark = [
     pytest.mark.long_elsewhere,
@@ -95,11 +95,7 @@ async def test_consuming_begins_at_the_replica_while_the_master_is_gone_and_goes
 ) -> None:
     await asyncio.to_thread(replicated.cluster.kill_broker)
     async with PushConsumer(
-        replicated.cluster.namesrv,
-        group=group,
-        handler=replicated.handle,
-        subscriptions={"t": "*"},
-        start_from=StartFrom.FIRST,
+        replicated.cluster.namesrv, handler=replicated.handle, **from_the_first(group, "t")
     ):
         await replicated.until_received(MESSAGES)
 
@@ -128,11 +124,7 @@ async def test_a_replica_is_read_from_when_it_is_asked_for(
     replicated: Replicated, group: str
 ) -> None:
     consumer = PushConsumer(
-        replicated.cluster.namesrv,
-        group=group,
-        handler=replicated.handle,
-        subscriptions={"t": "*"},
-        start_from=StartFrom.FIRST,
+        replicated.cluster.namesrv, handler=replicated.handle, **from_the_first(group, "t")
     )
     consumer.read_from(1)
     async with consumer:

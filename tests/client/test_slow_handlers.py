@@ -16,9 +16,9 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
+from support.clients.consumer_inputs import from_the_first
 from support.clients.stream import QUICK_CLIENT, QUICK_PUSH
 from support.runner.tiers import rounds
 
@@ -48,9 +48,7 @@ async def send(instance: ClientInstance, group: str, queues: list[MessageQueue],
 def consumer(name_servers: str, topic: str, group: str, **more: object) -> PushConsumer:
     return PushConsumer(
         name_servers,
-        group=group,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         settings=QUICK_PUSH,
         client=QUICK_CLIENT,
         **more,  # type: ignore[arg-type]

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 import pytest
 from servers import Cluster, Settings
 
-from cometmq.client import AdminClient, Message, MessageQueue, Producer, PushConsumer, StartFrom
+from cometmq.client import AdminClient, Message, MessageQueue, Producer, PushConsumer
 from support.brokers.clusters import MakeCluster
 from support.checks.waiting import until
+from support.clients.consumer_inputs import from_the_first
 from support.clients.recording_handlers import Seen
 from support.processes import stopped_member
 
@@ -91,11 +92,9 @@ async def test_a_member_that_stood_still_handles_nothing_that_another_one_has_co
             await until(lambda: len(handled) > 10)
             async with PushConsumer(
                 cluster.namesrv,
-                group=group,
                 handler=seen,
                 ordered=order == "ordered",
-                subscriptions={topic: "*"},
-                start_from=StartFrom.FIRST,
+                **from_the_first(group, topic),
                 heartbeat_ms=300,
                 hold_ms=500,
                 rebalance_ms=1_000,

@@ -23,7 +23,6 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.model.errors import RemotingError, ResponseError
@@ -347,13 +346,7 @@ async def test_a_pull_consumer_reports_a_store_that_fails_once_and_ends(
     before, store = asyncio.all_tasks(), MemoryOffsets()
     await send(producer, topic, 3)
     async with AdminClient(name_servers) as admin:
-        consumer = PullConsumer(
-            name_servers,
-            group=group,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-            offset_store=store,
-        )
+        consumer = PullConsumer(name_servers, **from_the_first(group, topic), offset_store=store)
         await consumer.start()
         assert await consumer.poll(WAIT_S)
         assert await consumer.poll(WAIT_S)

@@ -17,11 +17,11 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
     blocking,
 )
 from cometmq.client.telemetry import MetricHooks, TracingHooks
+from support.clients.consumer_inputs import from_the_first
 
 CAME_S = 120.0
 
@@ -57,12 +57,7 @@ async def test_handlers_spans_are_linked_to_the_send(
     async with Producer(instance=instance, group="shop", hooks=recorder.hooks) as producer:
         receipt = await producer.send(Message(topic=topic, body=b"a hat", keys=["order-1"]))
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        hooks=recorder.hooks,
+        instance=instance, handler=handle, **from_the_first(group, topic), hooks=recorder.hooks
     ):
         async with asyncio.timeout(CAME_S):
             await came.wait()
@@ -89,12 +84,7 @@ async def test_spans_of_failures_say_what_failed(
     async with Producer(instance=instance, group="shop") as producer:
         await producer.send(Message(topic=topic, body=b"a hat"))
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        hooks=recorder.hooks,
+        instance=instance, handler=handle, **from_the_first(group, topic), hooks=recorder.hooks
     ):
         async with asyncio.timeout(CAME_S):
             await came.wait()
@@ -122,12 +112,7 @@ async def test_sends_and_deliveries_are_counted(
         await producer.send_oneway(Message(topic=topic, body=b"a hat"))
         await producer.send_nowait(Message(topic=topic, body=b"a hat"))
     async with PushConsumer(
-        instance=instance,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        hooks=recorder.hooks,
+        instance=instance, handler=handle, **from_the_first(group, topic), hooks=recorder.hooks
     ) as consumer:
         recorder.metrics.watch(consumer)
         async with asyncio.timeout(CAME_S):
@@ -153,10 +138,8 @@ def test_blocking_consumer_is_watched_from_any_thread(name_servers: str, group: 
         producer.send(Message(topic=topic, body=b"a hat"))
     with blocking.PushConsumer(
         name_servers,
-        group=group,
         handler=lambda message: came.release(),
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        **from_the_first(group, topic),
         hooks=recorder.hooks,
     ) as consumer:
         recorder.metrics.watch(consumer)

@@ -1,3 +1,5 @@
+"""The rules of the comparison of clients: rows, ratios, targets."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""Every codec of the wire is timed."""
+
 import codec
 import timing
 

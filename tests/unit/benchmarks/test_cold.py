@@ -1,3 +1,5 @@
+"""Files are dropped from the page cache, mapped or not."""
+
 import mmap
 import os
 import subprocess

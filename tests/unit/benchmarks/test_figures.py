@@ -1,3 +1,5 @@
+"""Figures of a comparison: noisy ones are taken again, and saved ones are loaded."""
+
 import dataclasses
 from types import SimpleNamespace
 

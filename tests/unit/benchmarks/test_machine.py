@@ -1,3 +1,5 @@
+"""The noise of a machine, and the state of the tree beside a figure."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The rule by which a target is met: the worse quartile of five rounds."""
+
 import pytest
 from verdict import ROUNDS_MIN, verdict, worse_quartile
 

@@ -1,3 +1,5 @@
+"""A store in a temporary folder with a clock of the test."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

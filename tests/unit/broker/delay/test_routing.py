@@ -1,3 +1,5 @@
+"""Delay levels of messages, and their routing to the schedule topic."""
+
 from pathlib import Path
 
 import pytest

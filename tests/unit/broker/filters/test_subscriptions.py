@@ -1,3 +1,5 @@
+"""Subscriptions: tags and SQL92 expressions, parsed, matched and refused."""
+
 import asyncio
 
 import pytest

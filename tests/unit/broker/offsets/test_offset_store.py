@@ -1,3 +1,5 @@
+"""Committed offsets: the table, its file, and its copies on slaves."""
+
 import json
 from pathlib import Path
 

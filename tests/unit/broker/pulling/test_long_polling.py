@@ -1,3 +1,5 @@
+"""Held pulls: which messages notify them, and when they expire."""
+
 import asyncio
 from collections.abc import Callable
 from time import monotonic

@@ -42,6 +42,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.auth import AclInfo, UserInfo
 from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers.query import QueryMessageRequest
 from support.brokers.clusters import COMET
 from support.brokers.transaction_broker import Commits
 from support.checks.leaks import left_behind, open_sockets, other_tasks
@@ -386,6 +387,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "subject": lambda w: "User:nobody",
     "target": lambda w: f"{w.group}-copy",
     "time": lambda w: 0,
+    "time_ms": lambda w: 0,
     "topic": lambda w: w.topic,
     "topics": lambda w: [w.topic],
     "user": lambda w: UserInfo(username="nobody", password="no-secret"),
@@ -434,6 +436,13 @@ CALLS: dict[str, Call] = {
     "SimpleConsumer.receive": receive,
     "AdminClient.consume_directly": lambda w: w.admin.consume_directly(
         f"{w.group}-push", w.instance.client_id, w.stored[0]
+    ),
+    "AdminClient.broker_messages": lambda w: w.admin.broker_messages(
+        "no-broker",
+        w.links.broker.address,
+        QueryMessageRequest(
+            topic=w.topic, key="k", max_num=1, begin_timestamp=0, end_timestamp=2**62
+        ),
     ),
     "AdminClient.running_info": lambda w: w.admin.running_info(
         f"{w.group}-push", w.instance.client_id

@@ -29,26 +29,9 @@ class Clock:
 
 def message(offset: int) -> StoredMessage:
     """A message at an offset of the queue."""
-    return StoredMessage(
-        topic=QUEUE.topic,
-        body=b"12345",
-        properties={},
-        queue_id=0,
-        queue_offset=QueueOffset(offset),
-        log_offset=LogOffset(offset * 100),
-        flag=0,
-        sys_flag=0,
-        born_time_ms=0,
-        born_host="127.0.0.1:1",
-        store_time_ms=0,
-        store_host="127.0.0.1:2",
-        reconsume_times=0,
-        prepared_offset=0,
-        body_crc=0,
-        size_bytes=100,
-        offset_message_id="",
-        broker_name=QUEUE.broker_name,
-    )
+    found = stored(offset, body=b"12345")
+    found.log_offset = LogOffset(offset * 100)
+    return found
 
 
 def messages(*offsets: int) -> list[StoredMessage]:

@@ -31,32 +31,15 @@ from cometmq.client.idempotent import (
 from cometmq.client.idempotent.consumer import FairLock
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
 from support.checks.cancellation import cancel_at_every_await
+from support.clients.consumer_inputs import stored
 
 BOOK = "INSERT INTO bookings VALUES (?)"
 
 
 def message(key: str = "order-1", topic: str = "orders", **properties: str) -> StoredMessage:
-    return StoredMessage(
-        topic=topic,
-        body=key.encode(),
-        properties={**({"KEYS": key} if key else {}), "UNIQ_KEY": "the-id", **properties},
-        queue_id=0,
-        queue_offset=QueueOffset(7),
-        log_offset=LogOffset(700),
-        flag=0,
-        sys_flag=0,
-        born_time_ms=1,
-        born_host="127.0.0.1:1",
-        store_time_ms=2,
-        store_host="127.0.0.1:2",
-        reconsume_times=0,
-        prepared_offset=0,
-        body_crc=0,
-        size_bytes=100,
-        offset_message_id="an-offset-id",
-    )
+    keys = {"KEYS": key} if key else {}
+    return stored(7, body=key.encode(), topic=topic, **keys, UNIQ_KEY="the-id", **properties)
 
 
 @pytest.fixture

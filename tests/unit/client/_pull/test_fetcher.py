@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -30,6 +31,7 @@ async def never(*what: object) -> None:
 
 EIGHT = BufferLimits(8)
 STAYS = QueueEvents(moved=never, topic_missed=lambda queue: None)
+fetcher_of = partial(Fetcher, limits=EIGHT, retry_s=1, group="g", events=STAYS)
 
 
 def stored(queue: MessageQueue, offset: int) -> StoredMessage:
@@ -81,9 +83,7 @@ def queues() -> Queues:
 
 @pytest.fixture
 async def fetcher(queues: Queues):
-    fetcher = Fetcher(
-        queues.pull, queues.start, limits=EIGHT, retry_s=0.001, group="g", events=STAYS
-    )
+    fetcher = fetcher_of(queues.pull, queues.start, retry_s=0.001)
     yield fetcher
     await fetcher.stop()
 
@@ -152,7 +152,7 @@ async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Q
         end = QueueOffset(offset + 100)
         return PullResult(PullStatus.NO_MATCHED_MESSAGE, [], end, QueueOffset(0), end)
 
-    fetcher = Fetcher(nothing, queues.start, limits=EIGHT, retry_s=0.001, group="g", events=STAYS)
+    fetcher = fetcher_of(nothing, queues.start, retry_s=0.001)
     fetcher.begin(ONE)
 
     assert (await taken(fetcher)).next_offset == 200
@@ -179,14 +179,7 @@ async def test_a_paused_queue_is_set_aside_and_leaves_room_for_others(
 
 
 async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> None:
-    fetcher = Fetcher(
-        queues.pull,
-        queues.start,
-        limits=BufferLimits(100, queue_messages_max=4),
-        retry_s=1,
-        group="g",
-        events=STAYS,
-    )
+    fetcher = fetcher_of(queues.pull, queues.start, limits=BufferLimits(100, queue_messages_max=4))
     fetcher.begin(ONE)
     fetcher.begin(TWO)
     await until(lambda: fetcher.held == 8)
@@ -208,14 +201,7 @@ class Filtered(Queues):
 
 async def test_a_queue_is_not_pulled_while_its_messages_lie_too_far_apart() -> None:
     queues = Filtered(batch=1)
-    fetcher = Fetcher(
-        queues.pull,
-        queues.start,
-        limits=BufferLimits(100, span_max=25),
-        retry_s=1,
-        group="g",
-        events=STAYS,
-    )
+    fetcher = fetcher_of(queues.pull, queues.start, limits=BufferLimits(100, span_max=25))
     fetcher.begin(ONE)
     asked = [(ONE, 100), (ONE, 110), (ONE, 120), (ONE, 130)]
     await until(lambda: queues.asked == asked)
@@ -263,7 +249,7 @@ async def test_part_of_a_batch_may_be_taken_and_the_rest_comes_next(
 
 
 async def test_two_tasks_that_wait_get_different_messages(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
+    fetcher = fetcher_of(queues.pull, queues.start)
     waiting = [asyncio.create_task(fetcher.take(1)) for _ in range(6)]
     await asyncio.sleep(0)
 
@@ -298,7 +284,7 @@ async def test_what_is_put_back_waits_in_order(
 
 
 async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
+    fetcher = fetcher_of(queues.pull, queues.start)
     waiting = asyncio.create_task(fetcher.take())
     await asyncio.sleep(0)
 
@@ -320,7 +306,7 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
     async def start(queue: MessageQueue) -> QueueOffset:
         return QueueOffset(0)
 
-    fetcher = Fetcher(nothing, start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
+    fetcher = fetcher_of(nothing, start)
     fetcher.begin(ONE)
     await until(lambda: asked == 1, pause_s=0)
     for _ in range(1_000):
@@ -355,7 +341,7 @@ async def test_a_queue_whose_offset_store_hangs_is_begun_anew(queues: Queues) ->
             await asyncio.Event().wait()
         return QueueOffset(100)
 
-    fetcher = Fetcher(queues.pull, start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
+    fetcher = fetcher_of(queues.pull, start)
     fetcher.begin(ONE)
 
     async with asyncio.timeout(200):
@@ -370,15 +356,7 @@ async def test_a_queue_that_can_never_be_read_is_a_permanent_failure(queues: Que
     async def pull(queue: MessageQueue, offset: QueueOffset) -> PullResult:
         raise LookupError("from a hook")
 
-    fetcher = Fetcher(
-        pull,
-        queues.start,
-        limits=EIGHT,
-        retry_s=1,
-        group="g",
-        on_permanent=tasks.end,
-        events=STAYS,
-    )
+    fetcher = fetcher_of(pull, queues.start, on_permanent=tasks.end)
     fetcher.begin(ONE)
     await asyncio.wait_for(tasks.wait_failed(), 600)
     await fetcher.stop()
@@ -396,7 +374,7 @@ async def test_a_pull_that_ends_after_its_queue_was_moved_is_ignored(queues: Que
                 await first.wait()
         return await queues.pull(queue, offset)
 
-    fetcher = Fetcher(stubborn, queues.start, limits=EIGHT, retry_s=1, group="g", events=STAYS)
+    fetcher = fetcher_of(stubborn, queues.start)
     fetcher.begin(ONE, QueueOffset(100))
     await asyncio.sleep(0)
     fetcher.begin(ONE, QueueOffset(500))
@@ -435,13 +413,8 @@ async def test_a_queue_of_a_deleted_topic_loses_its_messages_and_begins_anew_whe
         has_moved.set()
 
     has_moved = asyncio.Event()
-    fetcher = Fetcher(
-        pull,
-        queues.start,
-        limits=EIGHT,
-        retry_s=0.001,
-        group="g",
-        events=QueueEvents(moved, missed.append),
+    fetcher = fetcher_of(
+        pull, queues.start, retry_s=0.001, events=QueueEvents(moved, missed.append)
     )
     fetcher.begin(ONE)
     async with asyncio.timeout(60):
@@ -471,14 +444,7 @@ async def test_a_queue_that_was_reset_at_its_broker_begins_anew(
         has_moved.set()
 
     has_moved = asyncio.Event()
-    fetcher = Fetcher(
-        pull,
-        queues.start,
-        limits=EIGHT,
-        retry_s=1,
-        group="g",
-        events=QueueEvents(moved, lambda queue: None),
-    )
+    fetcher = fetcher_of(pull, queues.start, events=QueueEvents(moved, lambda queue: None))
     fetcher.begin(ONE)
     async with asyncio.timeout(60):
         await has_moved.wait()

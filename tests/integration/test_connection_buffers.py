@@ -15,6 +15,7 @@ from cometmq.remoting import RemotingClient, RemotingServer, RemotingSettings, R
 from cometmq.remoting import buffer_budget as module
 from cometmq.remoting.buffer_budget import BufferBudget
 from cometmq.remoting.wire import PARTIAL_BYTES_MIN, write_batch_of
+from support.checks.waiting import until
 from support.wire.open_access import OpenAccess
 
 ECHO, FILL = 9001, 9002
@@ -57,9 +58,7 @@ async def connected(server: RemotingServer, data: bytes) -> Peer:
 
 
 async def until_held(size_bytes: int) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while budget().held_bytes < size_bytes:
-            await asyncio.sleep(0.01)
+    await until(lambda: budget().held_bytes >= size_bytes, timeout=LIMIT_S)
 
 
 async def check_honest(server: RemotingServer, body: bytes) -> None:
@@ -194,9 +193,7 @@ async def test_what_ended_connections_held_is_free(server: RemotingServer) -> No
     await until_held(4 * PARTIAL_BYTES_MIN)
     for _, writer in peers:
         writer.transport.abort()
-    async with asyncio.timeout(LIMIT_S):
-        while budget().held_bytes:
-            await asyncio.sleep(0.01)
+    await until(lambda: not budget().held_bytes, timeout=LIMIT_S)
 
 
 async def test_a_large_response_needs_no_account() -> None:

@@ -39,6 +39,7 @@ from cometmq.remoting.server import (
 from cometmq.remoting.tls import client_context
 from cometmq.system.platforms import SYSTEM
 from support.checks.virtual_time import virtual
+from support.checks.waiting import until
 from support.wire.frames import CommandDecoder
 from support.wire.open_access import OpenAccess
 
@@ -496,9 +497,7 @@ async def test_a_peer_that_never_reads_is_idle_and_its_connection_ends(
     peer = await make_peer(idle_s=1, write_buffer_bytes_max=1024)
     stuck, _ = await stuck_peer(peer)
 
-    async with asyncio.timeout(60):
-        while not peer.closed:
-            await asyncio.sleep(0.05)
+    await until(lambda: peer.closed, timeout=60)
     assert peer.server.connections == 0
     stuck.close()
 
@@ -520,9 +519,7 @@ async def test_a_call_can_be_cancelled_at_any_moment(peer: Peer, client: Remotin
         assert answer.body == b"%d" % turns
     connection = await client.connection(peer.address)
     assert len(connection.inflight) == 0
-    async with asyncio.timeout(60):
-        while peer.server.connections > 1:
-            await asyncio.sleep(0.01)
+    await until(lambda: peer.server.connections <= 1, timeout=60)
 
 
 async def test_callers_that_come_while_connecting_share_the_connection(
@@ -550,9 +547,7 @@ async def test_closing_a_client_that_connects_tells_the_caller_and_leaves_nothin
         assert isinstance(outcome, ConnectError | ConnectionLostError | Command), outcome
         with pytest.raises(ConnectError, match="closed"):
             await client.call(peer.address, ECHO, timeout=1)
-    async with asyncio.timeout(60):
-        while peer.server.connections:
-            await asyncio.sleep(0.01)
+    await until(lambda: not peer.server.connections, timeout=60)
 
 
 async def test_connecting_ends_at_the_timeout_of_the_call(slack_s: float) -> None:
@@ -656,9 +651,7 @@ async def test_the_kernel_takes_little_for_a_peer_that_does_not_read(peer: Peer)
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.connect(("127.0.0.1", peer.server.port))
     stuck.send(encode_command(Command(LARGE, opaque=1)))
-    async with asyncio.timeout(60):
-        while not any(one._writing_paused for one in peer.server._connections):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(one._writing_paused for one in peer.server._connections), timeout=60)
     (connection,) = peer.server._connections
     assert connection._transport is not None
     left = sum(map(len, connection._unsent)) + connection._transport.get_write_buffer_size()
@@ -686,9 +679,7 @@ async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(
     writer.transport.pause_reading()
     for number in range(4):
         writer.write(encode_command(Command(LARGE, opaque=number + 1)))
-    async with asyncio.timeout(60):
-        while not any(c._writing_paused for c in peer.server._connections):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(c._writing_paused for c in peer.server._connections), timeout=60)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await peer.server.stop(0.4)
@@ -704,9 +695,7 @@ async def test_a_peer_that_says_nothing_does_not_hold_up_the_stop(
     """With TLS allowed, nothing is known of a connection before its first byte."""
     peer = await make_peer(tls=TlsSettings())
     silent = [socket.create_connection(("127.0.0.1", peer.server.port)) for _ in range(3)]
-    async with asyncio.timeout(60):
-        while peer.server.silent < 3:
-            await asyncio.sleep(0.01)
+    await until(lambda: peer.server.silent >= 3, timeout=60)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await peer.server.stop(1.0)
@@ -722,9 +711,7 @@ async def test_many_first_bytes_at_once_open_a_few_connections_in_each_iteration
 ) -> None:
     peer = await make_peer(tls=TlsSettings())
     silent = [socket.create_connection(("127.0.0.1", peer.server.port)) for _ in range(20)]
-    async with asyncio.timeout(60):
-        while peer.server.silent < len(silent):
-            await asyncio.sleep(0.01)
+    await until(lambda: peer.server.silent >= len(silent), timeout=60)
     for connection in silent:
         connection.send(b"\0")
     counts = [peer.server.connections]
@@ -748,9 +735,7 @@ async def test_many_ends_at_once_close_a_few_connections_in_each_iteration(
     ending = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
     for connection in ending:
         connection.send(sent)
-    async with asyncio.timeout(60):
-        while (server.connections if sent else server.silent) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: (server.connections if sent else server.silent) >= count, timeout=60)
     closed = 0
 
     def close(end: Callable[[], object]) -> None:

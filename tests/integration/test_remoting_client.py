@@ -24,6 +24,7 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.client import ConnectionPolicy
 from support.checks.cancellation import cancel_at_every_await
+from support.checks.waiting import until
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 SOON_IDLE = RemotingSettings(idle_s=1)
@@ -91,9 +92,7 @@ async def client_with(**options: object) -> AsyncIterator[RemotingClient]:
 
 async def begun(work: asyncio.Task[Command], peer: Peer) -> None:
     """Wait until the peer holds a request."""
-    async with asyncio.timeout(60):
-        while not peer.held:
-            await asyncio.sleep(0.005)
+    await until(lambda: peer.held, timeout=60)
     assert not work.done()
 
 

@@ -28,6 +28,7 @@ from cometmq.protocol.record import (
 )
 from cometmq.store import NewRecord
 from cometmq.system.failure_log import LINES_MAX
+from support.checks.waiting import until
 from unit.broker.conftest import Tables, open_store
 
 BORN = encode_host("10.0.0.9", 51000)
@@ -133,9 +134,7 @@ class Delayed:
             await self.bodies_become(*bodies[: bodies.index(body) + 1])
 
     async def bodies_become(self, *bodies: str, topic: str = "T", queue: int = 0) -> None:
-        async with asyncio.timeout(60):
-            while self.bodies(topic, queue) != list(bodies):
-                await asyncio.sleep(0.002)
+        await until(lambda: self.bodies(topic, queue) == list(bodies), timeout=60)
 
 
 @pytest.fixture
@@ -716,9 +715,7 @@ async def test_readers_that_wait_for_the_disk_get_a_sync_after_each_slice(
     for n in range(RUN_MESSAGES_MAX + 1):
         delayed.park(str(n), 1)
     delayed.clock.advance(1000)
-    async with asyncio.timeout(60):
-        while len(syncs) < 2:
-            await asyncio.sleep(0.002)
+    await until(lambda: len(syncs) >= 2, timeout=60)
     assert syncs == [RUN_MESSAGES_MAX, RUN_MESSAGES_MAX + 1]
 
 
@@ -750,9 +747,7 @@ async def test_many_due_messages_come_in_order(delayed: Delayed) -> None:
         delayed.park(str(n), 1)
     delayed.clock.advance(1000)
     delayed.delivery.start()
-    async with asyncio.timeout(60):
-        while delayed.store.bounds("T", 0)[1] < count:
-            await asyncio.sleep(0.002)
+    await until(lambda: delayed.store.bounds("T", 0)[1] >= count, timeout=60)
     found: list[str] = []
     while len(found) < count:
         part = delayed.store.get("T", 0, len(found), 32)
@@ -807,9 +802,7 @@ class OtherBroker:
         self.bodies.append(record.body)
 
     async def bodies_become(self, *bodies: bytes) -> None:
-        async with asyncio.timeout(60):
-            while self.bodies != list(bodies):
-                await asyncio.sleep(0.002)
+        await until(lambda: self.bodies == list(bodies), timeout=60)
 
 
 async def test_a_slave_sends_what_is_due_in_the_order_of_its_level(delayed: Delayed) -> None:
@@ -926,9 +919,7 @@ async def deliver(confirmed: Confirmed, body: str) -> None:
     confirmed.confirm()
     confirmed.delivery.arrived(0)
     confirmed.clock.advance(1000)
-    async with asyncio.timeout(60):
-        while confirmed.store.next_offset("T", 0) == count:
-            await asyncio.sleep(0.002)
+    await until(lambda: confirmed.store.next_offset("T", 0) != count, timeout=60)
 
 
 async def test_slaves_copy_offsets_whose_deliveries_are_confirmed(confirmed: Confirmed) -> None:
@@ -984,9 +975,7 @@ async def truncated_behind_a_delivery(made: Delayed, *, persist: bool) -> None:
 
 
 async def until_appended(made: Delayed, count: int) -> None:
-    async with asyncio.timeout(60):
-        while made.store.next_offset("T", 0) < count:
-            await asyncio.sleep(0.002)
+    await until(lambda: made.store.next_offset("T", 0) >= count, timeout=60)
 
 
 @pytest.mark.parametrize("persist", [True, False])
@@ -1041,9 +1030,7 @@ async def test_an_offset_counts_no_message_that_is_truncated_itself(delayed: Del
     end = delayed.store.written_to
     delayed.park("skipped", 1, topic="deleted")
     delayed.clock.advance(1000)
-    async with asyncio.timeout(60):
-        while delayed.delivery.offsets() != {1: 2}:
-            await asyncio.sleep(0.002)
+    await until(lambda: delayed.delivery.offsets() == {1: 2}, timeout=60)
     delayed.delivery.stop()
     delayed.store.truncate_log(end, delayed.delivery.take_back)
     assert delayed.delivery.offsets() == {1: 1}
@@ -1087,9 +1074,7 @@ async def test_many_skipped_messages_hide_none_whose_copy_is_truncated(delayed: 
     count = delayed.store.next_offset(DELAY_TOPIC, 0)
     delayed.clock.advance(1000)
     delayed.delivery.start()
-    async with asyncio.timeout(60):
-        while delayed.delivery.offsets() != {1: count}:
-            await asyncio.sleep(0.002)
+    await until(lambda: delayed.delivery.offsets() == {1: count}, timeout=60)
     delayed.delivery.stop()
     end = list(delayed.store.written_units("T", 0, 0))[1][0]
     delayed.store.truncate_log(end, delayed.delivery.take_back)

@@ -17,6 +17,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.store import MessageStore
+from support.checks.waiting import until
 from support.stores.small_stores import put
 from unit.broker.conftest import Tables, open_store
 
@@ -176,9 +177,7 @@ async def test_delayed_messages_behind_the_last_copy_get_their_topic(slave: Slav
     assert topics.queue_for("no topic", 3, behind) is None
     assert topics.queue_for("T", 3, behind) == 3
     assert topics.queue_for("T", 3, behind) == 3
-    async with asyncio.timeout(LIMIT_S):
-        while not slave.queues_of("T"):
-            await asyncio.sleep(0)
+    await until(lambda: slave.queues_of("T"), timeout=LIMIT_S, pause_s=0)
     assert slave.queues_of("T") == slave.tables.settings.default_topic_queue_nums
 
 
@@ -340,9 +339,11 @@ async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
 async def until_saved(slave: Slave) -> None:
     """Wait until the file says that the topics of the whole log are known."""
     file = slave.tables.config / FILE_NAME
-    async with asyncio.timeout(LIMIT_S):
-        while json.loads(file.read_text())["knownTo"] != slave.log.written_to:
-            await asyncio.sleep(0)
+    await until(
+        lambda: json.loads(file.read_text())["knownTo"] == slave.log.written_to,
+        timeout=LIMIT_S,
+        pause_s=0,
+    )
 
 
 async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_interval(
@@ -363,9 +364,7 @@ async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_int
     blocked = slave.tables.config / f"{FILE_NAME}.tmp"
     blocked.mkdir()
     slave.gap.note_lead()
-    async with asyncio.timeout(LIMIT_S):
-        while "after a restart" not in caplog.text:
-            await asyncio.sleep(0)
+    await until(lambda: "after a restart" in caplog.text, timeout=LIMIT_S, pause_s=0)
 
 
 async def test_two_elections_keep_both_gaps_until_the_log_has_lost_the_first(

@@ -22,6 +22,7 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store import MessageStore, NewRecord
 from support.checks.cases import case
+from support.checks.waiting import until
 from support.runner.tiers import rounds
 from support.wire import request_variants
 from support.wire.fake_transport import Wired
@@ -235,9 +236,7 @@ async def test_a_held_pull_ends_on_time(both: Both) -> None:
     await both.same(
         pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5", suspendTimeoutMillis="20")
     )
-    async with asyncio.timeout(60):
-        while len(both.fast.held) or len(both.general.held):
-            await asyncio.sleep(0.01)
+    await until(lambda: not (len(both.fast.held) or len(both.general.held)), timeout=60)
     await asyncio.sleep(0)
     both.compare()
     assert both.codes == [19]

@@ -16,6 +16,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore, NewRecord
+from support.checks.waiting import until
 from support.wire.memory_link import link
 from unit.broker.conftest import Pulls, Tables, by_tags, nothing_else, open_store
 
@@ -402,9 +403,7 @@ async def test_a_client_that_leaves_takes_its_held_pulls_with_it(broker: Broker)
 
 async def held(broker: Broker, count: int) -> None:
     """Wait until so many pulls are held."""
-    async with asyncio.timeout(60):
-        while len(broker.held) != count:
-            await asyncio.sleep(0)
+    await until(lambda: len(broker.held) == count, timeout=60, pause_s=0)
 
 
 async def test_what_was_handed_out_is_counted(broker: Broker) -> None:

@@ -53,7 +53,7 @@ from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
-from support.checks.waiting import Changes
+from support.checks.waiting import Changes, until
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
@@ -407,9 +407,7 @@ async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_
     assert (await world.end(half, COMMIT, **fields)).code == 0
 
     assert world.bodies(queue=3) == [b"half"]
-    async with asyncio.timeout(60):
-        while "T" not in topics:
-            await asyncio.sleep(0)
+    await until(lambda: "T" in topics, timeout=60, pause_s=0)
     await gap.close()
 
 

@@ -630,9 +630,7 @@ async def test_its_owner_is_told_when_a_lost_lock_is_back() -> None:
 async def test_locks_are_renewed_on_and_on() -> None:
     rig = HeldLocks()
     rig.locks.start(0.01, SupervisedTasks("test"))
-    async with asyncio.timeout(60):
-        while len(rig.broker.locked) < 3:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(rig.broker.locked) >= 3, timeout=60)
     await rig.locks.stop()
 
     assert rig.one.locked
@@ -657,9 +655,7 @@ async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
 
     assert len(rig.broker.locked) == asked, "none is lost, and the time has not come"
     rig.now += 1000
-    async with asyncio.timeout(1000):
-        while len(rig.broker.locked) == asked:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(rig.broker.locked) != asked, timeout=1000)
     await rig.locks.stop()
 
 

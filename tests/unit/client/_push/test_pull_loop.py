@@ -29,6 +29,7 @@ from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response, Supervisor
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.scripted import Act, ScriptedCluster, route
+from support.checks.waiting import until
 from support.clients.consumer_inputs import MemoryOffsets
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -548,9 +549,7 @@ async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
     script(consumer, found(0, 1))
 
     consumer.begin(0, queue_messages_max=1)
-    async with asyncio.timeout(5):
-        while "pull paused" not in caplog.text:
-            await asyncio.sleep(0.005)
+    await until(lambda: "pull paused" in caplog.text, timeout=5)
     await asyncio.sleep(0.05)
 
     told = [record.message for record in caplog.records if "paused" in record.message]

@@ -92,6 +92,7 @@ cdef class Wire:
     cpdef receive(self, Command command)
     cpdef close(self)
     cpdef abort(self)
+    cdef _close_transport(self)
 
     cpdef _consume(self, bytearray data, Py_ssize_t end)
     @cython.locals(

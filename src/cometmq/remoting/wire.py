@@ -289,8 +289,7 @@ class Wire:
 
     def close(self) -> None:
         """Close once what was written is sent; requests that are not handled yet are dropped."""
-        # A TLS transport of asyncio that is closed a second time ignores an abort.
-        if self._transport is not None and not self._closing:
+        if self._transport is not None:
             if self._fast_path is not None:
                 self._fast_path.finish_deferred()
             self.flush()
@@ -298,7 +297,13 @@ class Wire:
             if self._unsent:
                 self._stop_reading()
             else:
-                self._transport.close()
+                self._close_transport()
+
+    def _close_transport(self) -> None:
+        """Close the transport once: a second time, TLS of asyncio would ignore an abort later."""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once, losing what was not sent yet."""
@@ -642,7 +647,7 @@ class Wire:
             if not self._writing_paused:
                 self._await_room()
         elif self._closing:
-            self._transport.close()
+            self._close_transport()
         elif not self._writing_paused:
             self.end_back_pressure()
 

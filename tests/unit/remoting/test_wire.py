@@ -248,3 +248,15 @@ async def test_a_connection_closes_its_transport_once() -> None:
     wired.connection.abort()
     await asyncio.sleep(0)
     assert wired.lost == [wired.connection]
+
+
+async def test_a_transport_that_closes_itself_is_not_closed_again() -> None:
+    """TLS does so when the peer closes it, while a request of this peer is worked on."""
+    (wired,) = wires(1)
+    wired.transport.stuck = True
+    wired.transport.arrive(asked(1, bytes(JOIN_BYTES_MAX)))
+    wired.connection.pause_frames()
+    wired.connection.end()
+    wired.transport.close()
+    wired.connection.resume_frames()
+    assert wired.transport.closes == 1

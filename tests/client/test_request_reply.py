@@ -35,6 +35,7 @@ from cometmq.protocol.headers.send import PushReplyMessageToClientRequest
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection, Request, Response
 from support.brokers.scripted import Act, ScriptedCluster, SentBroker
+from support.checks.waiting import until
 
 ASK = Message(topic="t", body=b"ask")
 Answer = Callable[[StoredMessage], bytes | None]
@@ -123,9 +124,7 @@ async def test_a_request_that_nobody_answers_ends_in_time(
         await producer.ready(topic)
         with pytest.raises(ReplyTimeoutError, match=topic):
             await producer.request(Message(topic=topic, body=b"silence"), timeout=3.0)
-        async with asyncio.timeout(60):
-            while not asked:
-                await asyncio.sleep(0.01)
+        await until(lambda: asked, timeout=60)
 
 
 async def test_a_reply_to_a_client_that_is_gone_says_so(

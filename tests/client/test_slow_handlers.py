@@ -18,6 +18,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
+from support.checks.waiting import until
 from support.clients.consumer_inputs import from_the_first
 from support.clients.stream import QUICK_CLIENT, QUICK_PUSH
 from support.runner.tiers import rounds
@@ -83,9 +84,7 @@ async def test_what_waits_for_a_slow_handler_is_bounded_and_all_of_it_is_consume
     ) as slowly:
         held = await most_held(slowly, len(queues))
         may_go_on.set()
-        async with asyncio.timeout(120):
-            while len(seen) < each * len(queues):
-                await asyncio.sleep(0.01)
+        await until(lambda: len(seen) >= each * len(queues), timeout=120)
 
     # A pull goes out while the queue is just at its limit, and brings one batch more.
     assert held <= HELD_MAX + PULL_BATCH
@@ -123,9 +122,7 @@ async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is
         seen.add(message.body)
 
     async with consumer(name_servers, queues[0].topic, group, handler=hangs_once):
-        async with asyncio.timeout(120):
-            while len(seen) < 19 * len(queues):
-                await asyncio.sleep(0.01)
+        await until(lambda: len(seen) >= 19 * len(queues), timeout=120)
         began = time.monotonic()
     assert time.monotonic() - began < STOP_S + HANGS_S
     again: set[bytes] = set()
@@ -134,9 +131,7 @@ async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is
         again.add(message.body)
 
     async with consumer(name_servers, queues[0].topic, group, handler=takes):
-        async with asyncio.timeout(120):
-            while not stuck <= again:
-                await asyncio.sleep(0.01)
+        await until(lambda: stuck <= again, timeout=120)
 
     assert len(stuck) == len(queues)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -33,6 +32,7 @@ from cometmq.remoting.tls import client_context
 from support.brokers.certificates import Authority
 from support.brokers.clusters import COMET
 from support.brokers.scripted import route
+from support.checks.waiting import until
 from support.runner.versions import VERSIONS_5
 
 HOST = "127.0.0.1"
@@ -228,9 +228,7 @@ async def test_requests_are_signed_over_the_fields_that_travel_and_the_body() ->
         header = GetRouteinfoByTopicRequest(topic="t")
         await client.name_servers.call(code, header, b"body", timeout=3.0)
         await client.remoting.oneway(server.address, code, header, b"body")
-        async with asyncio.timeout(60):
-            while len(server.requests) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(server.requests) >= 2, timeout=60)
 
     for request in server.requests:
         fields = dict(request.command.fields)

@@ -35,6 +35,7 @@ from cometmq.client import (
 )
 from cometmq.model.errors import CometError
 from support.checks.cancellation import at_wait
+from support.checks.waiting import until
 from support.clients.public_calls import (
     ARGUMENTS,
     CALLS,
@@ -182,9 +183,7 @@ async def test_a_task_may_start_or_close_an_object_that_another_one_uses(
                 await interleaved(called(own, kind, other), begin, at)
                 async with asyncio.timeout(CALL_S):
                     await fresh.close()
-    async with asyncio.timeout(60):
-        while links.broker.open > before:
-            await asyncio.sleep(0.01)
+    await until(lambda: links.broker.open <= before, timeout=60)
 
 
 @pytest.mark.parametrize("kind", each_kind(lives=False))

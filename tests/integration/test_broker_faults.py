@@ -34,6 +34,7 @@ from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from support.checks.randomness import SeededRandomness
+from support.checks.waiting import until
 from support.runner.tiers import rounds
 from support.stores.faulty_files import PAGE_BYTES, Content, FaultyFiles
 from support.stores.small_stores import all_messages
@@ -423,9 +424,7 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
     slow = Running(running.broker, running.disk, deaf)
     pulls = [asyncio.create_task(slow.pull(offset=number % 4, timeout=60)) for number in range(12)]
     serving = running.broker.listening.servers[0]._connections
-    async with asyncio.timeout(60):
-        while not any(connection._writing_paused for connection in serving):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(connection._writing_paused for connection in serving), timeout=60)
     store = running.broker.core.store
     store.write_out()
     now_ms = running.broker.core.clock.now_ms()
@@ -549,9 +548,7 @@ async def test_what_is_stored_beside_sends_is_synced_soon(start: Start) -> None:
         NewRecord("t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8))
     )
     assert core.store.flushed_to < core.store.written_to
-    async with asyncio.timeout(60):
-        while core.store.flushed_to < core.store.written_to:
-            await asyncio.sleep(0.01)
+    await until(lambda: core.store.flushed_to >= core.store.written_to, timeout=60)
 
 
 async def test_a_change_of_the_trace_switch_shows_in_the_next_answer(start: Start) -> None:

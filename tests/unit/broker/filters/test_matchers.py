@@ -24,10 +24,11 @@ from cometmq.protocol.record import decode_messages
 from cometmq.remoting.wire import FastPath
 from cometmq.store import Matcher, MessageStore, NewRecord
 from support.runner.tiers import rounds
+from support.stores.cold_files import ColdRead
 from support.wire import request_variants
 from support.wire.fake_transport import Wired
 from unit.broker.conftest import Pulls, Tables, open_store
-from unit.broker.test_cold_reads import WAIT_S, ColdDisk, open_on
+from unit.broker.test_cold_reads import WAIT_S, HeldDisk, open_on
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 SUSPEND, SUBSCRIPTION = 2, 4
@@ -290,13 +291,13 @@ async def test_bit_maps_save_reads_and_change_no_result(tables: Tables, tmp_path
 
 
 @pytest.fixture
-async def cold(tables: Tables, tmp_path: Path) -> AsyncIterator[tuple[Broker, ColdDisk]]:
+async def cold(tables: Tables, tmp_path: Path) -> AsyncIterator[tuple[Broker, HeldDisk]]:
     """A broker with six messages of an earlier life."""
     before = Broker(tables, open_store(tmp_path / "store", tables), fast=False)
     before.put(*range(6))
     before.close()
     before.store.close()
-    disk = ColdDisk()
+    disk = HeldDisk()
     made = Broker(tables, open_on(disk, tables, tmp_path / "store"), fast=True)
     yield made, disk
     disk.go.set()
@@ -305,7 +306,7 @@ async def cold(tables: Tables, tmp_path: Path) -> AsyncIterator[tuple[Broker, Co
 
 
 async def test_messages_are_read_by_a_thread_before_they_are_evaluated(
-    cold: tuple[Broker, ColdDisk],
+    cold: tuple[Broker, HeldDisk],
 ) -> None:
     broker, disk = cold
     disk.go.clear()
@@ -315,17 +316,17 @@ async def test_messages_are_read_by_a_thread_before_they_are_evaluated(
     disk.go.set()
     (answer,) = await broker.wired.answered(1)
     assert (bodies(answer), following(answer)) == ([b"4"], (0, 6))
-    assert {path.parent.name for path, _, _ in disk.known} == {"0", "commitlog"}
+    assert {read.path.parent.name for read in disk.reads} == {"0", "commitlog"}
 
 
 async def test_a_pull_continues_at_the_message_that_is_not_in_memory(
-    cold: tuple[Broker, ColdDisk],
+    cold: tuple[Broker, HeldDisk],
 ) -> None:
     broker, disk = cold
     (first,) = broker.store.consume_queue_units("T", 0, 1, 1)
     disk.broken_from = first[0] + first[1]
     path = next((broker.store.settings.commit_log).iterdir())
-    disk.known.add((path, 0, first[0] + first[1]))
+    disk.reads.append(ColdRead(path, 0, first[0] + first[1], "before"))
     assert following(await broker.pull(subscription="n > 9")) == (20, 2)
     refused = await broker.pull(2, subscription="n > 9")
     assert (refused.code, refused.remark) == (
@@ -348,22 +349,22 @@ async def test_extension_units_are_read_by_a_thread_too(tables: Tables, tmp_path
     before.put(*range(6))
     before.close()
     before.store.close()
-    disk = ColdDisk()
+    disk = HeldDisk()
     broker = Broker(tables, open_on(disk, tables, tmp_path / "store", **with_units), fast=True)
     broker.subscribe("n > 3")
     assert following(await broker.pull(**FROM_HEARTBEAT)) == (20, 4)
     answer = await broker.pull(4, **FROM_HEARTBEAT)
     assert (bodies(answer), following(answer)) == ([b"4", b"5"], (0, 6))
-    assert any("consumequeue_ext" in path.parts for path, _, _ in disk.known)
+    assert any("consumequeue_ext" in read.path.parts for read in disk.reads)
     (first,) = broker.store.consume_queue_units("T", 0, 4, 1)
-    read = [start for path, start, _ in disk.known if path.parent.name == "commitlog"]
+    read = [each.start for each in disk.reads if each.path.parent.name == "commitlog"]
     assert min(read) == first[0]  # the bit maps have saved the reads before
     broker.close()
     broker.store.close()
 
 
 async def test_messages_that_leave_the_memory_again_are_not_evaluated(
-    cold: tuple[Broker, ColdDisk],
+    cold: tuple[Broker, HeldDisk],
 ) -> None:
     broker, disk = cold
     disk.forgets = True

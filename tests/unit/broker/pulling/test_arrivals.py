@@ -13,9 +13,9 @@ from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import java_hash
 from cometmq.store import CONFIRMS_ALL, MessageStore, StoreUnavailableError, TagMatcher
+from support.stores.cold_files import ColdDisk
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import TOPIC, opened, put, small_settings
-from unit.broker.test_cold_reads import ColdDisk
 
 HOLD_MS = 60_000
 

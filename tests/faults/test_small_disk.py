@@ -90,13 +90,19 @@ class Sender:
                 return answer
         raise AssertionError(f"the disk took {SENDS_MAX} messages")
 
-    def check(self, connection: Connection) -> None:
-        """Everything that was acknowledged can be read."""
+    def check(self, connection: Connection, *, but_the_last: bool = False) -> None:
+        """Everything that was acknowledged can be read.
+
+        Args:
+            but_the_last: except for the last message. It is in the log, but its queue may have had
+                no block left: then it is read once there is room.
+        """
+        wanted = dict(list(self.stored.items())[: -1 if but_the_last else None])
         for queue in range(QUEUES):
             end = kit.max_offset(connection, TOPIC, queue)
             messages = kit.read_queue(connection, GROUP, TOPIC, end, queue=queue, timeout=60.0)
             found = {(queue, message.queue_offset): message.body for message in messages}
-            known = {place: body for place, body in self.stored.items() if place[0] == queue}
+            known = {place: body for place, body in wanted.items() if place[0] == queue}
             assert known.items() <= found.items()
 
 
@@ -174,7 +180,7 @@ def test_a_start_on_a_full_disk_needs_neither_blocks_nor_a_checkpoint(
         server.start()
         with connected(server) as connection:
             if damage != "sparse after a power cut":
-                sender.check(connection)
+                sender.check(connection, but_the_last=True)
             sender.until_refused(connection)
         server.kill()
     disk.clear()

@@ -46,7 +46,7 @@ it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
 KERNEL_UNSENT_BYTES_MAX = 128 * 1024
 """The kernel takes no more for a connection while so much of it cannot be sent yet. Without a limit
 it copies megabytes for a peer that does not read, until the memory of all sockets is used up."""
-OPENINGS_PER_ITERATION = 2
+OPENINGS_PER_ITERATION = 1
 """Connections that one iteration of the event loop opens: others are served in between. Many that
 were accepted earlier may send their first bytes together."""
 CLOSES_PER_ITERATION = 32

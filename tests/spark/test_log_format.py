@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 from servers import Cluster
 
-from cometmq.spark.registration import PUSH_FILTERS
 from support.checks.waiting import wait_until
 from support.spark.log_files import FilledStore, log_reader, rows_at
 from support.spark.object_storage import KEYS, object_storage
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto" / "read-a-log-with-spark.md"
+PUSH = "spark.sql.python.filterPushdown.enabled"
 SHORT = "queue_offset BIGINT NOT NULL, topic STRING"
 
 
@@ -151,56 +151,19 @@ def test_damage_is_told_with_file_and_place(spark: SparkSession, store: FilledSt
     assert frame.where("record_valid").count() == 119
 
 
-@pytest.fixture
-def pushing(spark: SparkSession) -> Any:
-    spark.conf.set(PUSH_FILTERS, "true")
-    yield
-    spark.conf.unset(PUSH_FILTERS)
-
-
-def test_conditions_narrow_what_is_read_if_asked(
-    spark: SparkSession, store: FilledStore, pushing: None
-) -> None:
-    store.fill(3, topic="rare")
-
-    def count(condition: Any, **options: Any) -> int:
-        frame = log(spark, store.root, pushDownFilters=True, **options)
-        return frame.where(condition).count()
-
-    assert count("topic = 'rare' AND queue_offset >= 0") == 3
-    assert count(f"phy_offset >= {store.offsets[100]}") == 23
-    assert count("topic = 'rare' OR topic = 'orders'") == 123
-    first = log(spark, store.root).agg(f.min("store_timestamp")).collect()[0][0]
-    assert count(f.col("store_timestamp") < first) == 0
-    assert count(f.col("store_timestamp") >= first) == 123
-
-
-def test_the_end_is_that_of_the_load_or_of_the_action(
-    spark: SparkSession, store: FilledStore, pushing: None
-) -> None:
-    loaded = log(spark, store.root, pushDownFilters=True).where("topic = 'rare'")
-    acted = log(spark, store.root, pushDownFilters=True, snapshot="action").where("topic = 'rare'")
-    store.fill(2, topic="rare")
-    assert (loaded.count(), acted.count()) == (0, 2)
-
-
-def test_a_frame_that_was_filtered_once_keeps_its_rows(
-    spark: SparkSession, store: FilledStore, pushing: None
-) -> None:
-    """A fault of Spark's that our texts warn of: should this fail, they can be shortened."""
-    store.fill(3, topic="rare")
-    frame = log(spark, store.root, pushDownFilters=True)
-    assert frame.count() == 123
-    assert frame.where("topic = 'rare'").count() == 3
-    assert frame.count() == 3
-    assert log(spark, store.root, pushDownFilters=True).count() == 123
-
-
-def test_conditions_are_not_pushed_where_spark_does_not_allow_it(
+def test_conditions_give_the_right_rows_where_the_session_pushes_them(
     spark: SparkSession, store: FilledStore
 ) -> None:
-    with pytest.raises(AnalysisException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
-        log(spark, store.root, pushDownFilters=True).where("topic = 'rare'").count()
+    """A session may push conditions into other sources; Spark shares them between queries."""
+    store.fill(3, topic="rare")
+    spark.conf.set(PUSH, "true")
+    try:
+        frame = log(spark, store.root)
+        assert frame.where("topic = 'rare'").count() == 3
+        assert frame.count() == 123
+        assert frame.where("topic = 'rare'").union(frame.where("topic = 'orders'")).count() == 123
+    finally:
+        spark.conf.unset(PUSH)
 
 
 def test_one_topic_is_found_by_its_queues(spark: SparkSession, store: FilledStore) -> None:

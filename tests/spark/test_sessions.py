@@ -72,17 +72,14 @@ def test_a_registered_format_refuses_an_unknown_option_by_name(
         spark.read.format(name).option("noSuchOption", "1").load()
 
 
-def test_registering_again_does_no_harm_and_may_let_filters_through(spark: SparkSession) -> None:
-    name = "spark.sql.python.filterPushdown.enabled"
-    assert spark.conf.get(name) == "false"
+def test_registering_changes_no_setting_and_no_other_session(spark: SparkSession) -> None:
+    other = spark.newSession()
+    before = [dict(each.conf.getAll) for each in (spark, other)]
 
     register(spark)
-    assert spark.conf.get(name) == "false"
-    try:
-        register(spark, push_filters=True)
-        assert spark.conf.get(name) == "true"
-    finally:
-        spark.conf.unset(name)
+    register(spark)
+
+    assert [dict(each.conf.getAll) for each in (spark, other)] == before
 
 
 def run_with_formats(program: str, folder: Path) -> subprocess.CompletedProcess[str]:

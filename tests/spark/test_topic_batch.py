@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -212,63 +212,25 @@ def test_a_broker_decides_on_sql(
     assert [offset for _, _, offset in found_in(found)] == [4, 5, 7, 8]
 
 
-def test_conditions_are_pushed_to_the_reader(
+def test_conditions_give_the_right_rows_where_the_session_pushes_them(
     spark: SparkSession, read: Read, name_servers: str, topic: str
 ) -> None:
-    tags = ("Aa", "BB")
-    fill(
-        name_servers,
-        topic,
-        {0: 20, 1: 20},
-        message=lambda n: Message(topic=topic, body=b"x", tags=tags[n % 2]),
-    )
-    spark.conf.set(PUSH, "true")
-    try:
-        frame = read(pushDownFilters="true")
-        queue = frame.where("queue_id = 1 AND queue_offset >= 5 AND queue_offset < 9")
-        assert queue.rdd.getNumPartitions() == 1
-        assert found_in(queue) == rows(topic, {1: 4}, start=5)
-        assert [o for _, _, o in found_in(queue.where("tags = 'Aa'"))] == [6, 8]
-        young = frame.where(frame.store_timestamp > datetime(2020, 1, 1, tzinfo=UTC))
-        assert young.count() == 40
-        assert frame.where("store_timestamp < '2020-01-01'").count() == 0
-        either = read(pushDownFilters="true").where("queue_id = 0 OR queue_offset = 3")
-        assert either.count() == 21, "what cannot be pushed is Spark's"
-        few = read("queue_id INT, queue_offset BIGINT", pushDownFilters="true")
-        # With a schema of the user's own Spark makes the source when it plans the first query.
-        assert few.where("queue_offset >= 0").count() == 40
-        fill(name_servers, topic, {0: 3})
-        for kept in (frame, few):
-            found = kept.where("queue_offset >= 0").count()
-            assert found == 40, "the end is where it was when the query was made"
-        anew = read(pushDownFilters="true", snapshot="action").where("queue_id >= 0")
-        fill(name_servers, topic, {0: 2})
-        assert anew.count() == 45, "each action has its own end"
-    finally:
-        spark.conf.set(PUSH, "false")
-
-
-def test_spark_keeps_what_was_pushed_last_so_each_query_needs_its_own_load(
-    spark: SparkSession, read: Read, name_servers: str, topic: str
-) -> None:
-    """Where the first count is 4, Spark does it no longer: then lift the warning in the docs."""
+    """A session may push conditions into other sources; Spark shares them between queries."""
     fill(name_servers, topic, {0: 1, 1: 3})
     spark.conf.set(PUSH, "true")
     try:
-        frame = read(pushDownFilters="true")
-        assert frame.where("queue_id = 1").count() == 3
-        assert frame.count() == 3
-        one, other = read(pushDownFilters="true"), read(pushDownFilters="true")
-        both = one.where("queue_id = 1").union(other.where("queue_id = 0"))
+        frame = read()
+        assert frame.where("queue_id = 0").count() == 1
+        assert frame.count() == 4
+        both = frame.where("queue_id = 0").union(frame.where("queue_id = 1"))
         assert found_in(both) == rows(topic, {0: 1, 1: 3})
-        assert read(pushDownFilters="true").count() == 4
     finally:
-        spark.conf.set(PUSH, "false")
+        spark.conf.unset(PUSH)
 
 
-def test_a_reader_that_pushes_says_which_setting_it_needs(read: Read, topic: str) -> None:
-    with pytest.raises(AnalysisException, match=PUSH):
-        read(pushDownFilters="true").where("queue_id = 1").collect()
+def test_conditions_of_a_query_cannot_be_pushed(read: Read, topic: str) -> None:
+    with pytest.raises(AnalysisException, match=r"pushDownFilters was removed.*filter\.tags"):
+        read(pushDownFilters="true")
 
 
 def test_a_view_of_a_topic_can_be_made_in_sql(

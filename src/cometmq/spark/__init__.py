@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+def register(spark: SparkSession) -> None:
     """Make the formats ``rocketmq``, ``rocketmq-log`` and their kin known to a session.
+
+    It changes nothing else: no setting of the session, and no other session.
 
     Args:
         spark: the session; registering twice does no harm.
-        push_filters: also let Spark push filters into Python sources, in the whole session; the
-            option ``pushDownFilters=true`` of a reader needs it.
 
     Raises:
         SourceError: this PySpark is too old.
@@ -29,4 +29,4 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     """
     from cometmq.spark.registration import register_all
 
-    register_all(spark, push_filters=push_filters)
+    register_all(spark)

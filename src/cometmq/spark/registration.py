@@ -15,11 +15,10 @@ from cometmq.spark.sources import FORMATS, source_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled"
 PYSPARK_OLDEST = (4, 2)
 
 
-def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
+def register_all(spark: SparkSession) -> None:
     """Register every format; see `cometmq.spark.register`.
 
     Raises:
@@ -29,8 +28,6 @@ def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
     for name in FORMATS:
         if not _is_known(spark, name):
             spark.dataSource.register(source_class(name))
-    if push_filters:
-        spark.conf.set(PUSH_FILTERS, "true")
 
 
 def _is_known(spark: SparkSession, name: str) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import Column, arrow_schema, chosen, log_columns
-from cometmq.spark.sources.log_batch import LogBatchReader, PushingLogBatchReader
+from cometmq.spark.sources.log_batch import LogBatchReader
 from cometmq.store import Appended, MessageStore
 from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
@@ -65,17 +65,13 @@ def log_options(path: Path | str | None = None, **given: Any) -> LogOptions:
 
 
 def log_reader(
-    path: Path | str | None, *conditions: Any, columns: tuple[str, ...] = (), **given: Any
+    path: Path | str | None, *, columns: tuple[str, ...] = (), **given: Any
 ) -> LogBatchReader:
     """A reader of a batch, as Spark gets it."""
     options = log_options(path, **given)
     all_columns = log_columns(properties=options.include_properties, validate=options.validate)
     asked: tuple[Column, ...] = chosen(all_columns, columns) if columns else all_columns
-    if not conditions:
-        return LogBatchReader(options, asked)
-    pushing = PushingLogBatchReader(options, asked)
-    assert list(pushing.pushFilters(list(conditions))) == list(conditions)
-    return pushing
+    return LogBatchReader(options, asked)
 
 
 def read_all(reader: LogBatchReader) -> pa.Table:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.parsing import option
+from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
 
 _MIB = 1024 * 1024
 PERMISSIVE = "permissive"
@@ -82,6 +82,12 @@ def _json(text: str, name: str) -> Any:
 class LogOptions(PlaceOptions):
     """Options of the format ``rocketmq-log``."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "pushDownFilters": f"{NO_PUSH_DOWN} subscribe, brokers, filter.tags, filter.keys,"
+        " startingOffsets, endingOffsets, startingTimestamp or endingTimestamp",
+        "snapshot": NO_SNAPSHOT,
+    }
+
     subscribe: str | None = option(None, "subscribe")
     """Topics to read, separated by commas; all by default."""
     filter_tags: str | None = option(None, "filter.tags")
@@ -98,8 +104,6 @@ class LogOptions(PlaceOptions):
     """Where a batch ends: ``latest``, or physical offsets as above, exclusive."""
     ending_timestamp: int | None = option(None, "endingTimestamp", unit="ms", low=0)
     """End a batch before the first record stored at or after this time."""
-    snapshot: str = option("load", "snapshot", choices=("load", "action"))
-    """When the end of a batch is determined: once at `load`, or at each action."""
     max_bytes_per_trigger: int | None = option(None, "maxBytesPerTrigger", unit="bytes", low=1)
     """Limit on bytes of log of a micro-batch, over all brokers."""
     max_partition_bytes: int = option(
@@ -125,10 +129,6 @@ class LogOptions(PlaceOptions):
     """Whether compressed bodies are decompressed."""
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties``; it takes a third of the time."""
-    push_down_filters: bool = option(False, "pushDownFilters")
-    """Whether a batch reads only what matches the query's conditions on topic, broker, store
-    time and physical offset. It needs ``spark.sql.python.filterPushdown.enabled=true``. Call
-    `load()` for each query: Spark keeps the last pushed conditions with a DataFrame."""
     read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
     """How the records of a topic are found: by a scan of the whole log, or by consume queues, if
     the store has them. ``auto`` chooses what reads less."""

@@ -11,8 +11,9 @@ kinds of values are those of `cometmq.system.settings`:
     X | None           no text at all means None
 
 Unknown names are refused with the nearest known one, for a misspelt option that is silently
-ignored reads the wrong rows. A dataclass checks what its options are together in a method
-``check``, which `parse_options` calls.
+ignored reads the wrong rows. So are removed ones, with what to use instead: a dataclass names them
+in ``REMOVED``. A dataclass checks what its options are together in a method ``check``, which
+`parse_options` calls.
 
 The names are those of Spark's Kafka source where it has the same option.
 """
@@ -37,6 +38,16 @@ OF_TABLE = "option."
 NO_OPTIONS = (
     "; no option was met: Spark does not pass those of CREATE TABLE when the table is "
     "read, but those of CREATE TEMPORARY VIEW ... USING ... OPTIONS (...)"
+)
+
+NO_PUSH_DOWN = (
+    "was removed: Spark shares pushed conditions between the scans of a query and between queries,"
+    " and returned wrong rows; conditions of where are applied by Spark, and the source reads less"
+    " with"
+)
+NO_SNAPSHOT = (
+    "was removed, because Spark plans a DataFrame once: every action reads up to the same end; call"
+    " load() again to read newer messages, or set endingOffsets for an end of your own"
 )
 
 
@@ -118,7 +129,8 @@ def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
     """
     known = options_of(kind)
     values: dict[str, Any] = {}
-    for entry, name, text in _matched(known, given):
+    removed = {name.lower(): f"{name} {why}" for name, why in getattr(kind, "REMOVED", {}).items()}
+    for entry, name, text in _matched(known, given, removed):
         if entry.setting.name in values:
             names = " and ".join(entry.names)
             raise OptionError(f"option {name} is given twice: {names} mean the same")
@@ -132,7 +144,7 @@ def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
 
 
 def _matched(
-    known: tuple[Option, ...], given: Mapping[str, str]
+    known: tuple[Option, ...], given: Mapping[str, str], removed: Mapping[str, str]
 ) -> Iterator[tuple[Option, str, str]]:
     by_name = {name.lower(): entry for entry in known for name in entry.names}
     lower = {name.lower(): text for name, text in given.items()}
@@ -142,6 +154,8 @@ def _matched(
             continue
         if plain in by_name:
             yield by_name[plain], plain, text
+        elif plain in removed:
+            raise OptionError(f"option {removed[plain]}")
         elif name not in ADDED_BY_SPARK:
             raise OptionError(_unknown(plain, known))
 

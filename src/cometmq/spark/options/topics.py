@@ -9,14 +9,15 @@ Names and meanings are those of Spark's Kafka source where it has the same optio
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from cometmq.model.delay import UNITS_MS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.connection import ConnectionOptions, check_references
-from cometmq.spark.options.parsing import option
+from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
 
-LOAD, ACTION = "load", "action"
 ERROR, LATEST = "error", "latest"
 SYMBOLIC = ("earliest", "latest", "group")
 _DURATION = re.compile(r"\s*(\d{1,12})\s*(ms|s|m|h|d)\s*")
@@ -26,6 +27,12 @@ _UNITS_MS = {"ms": 1, **UNITS_MS}
 @dataclass(frozen=True)
 class TopicReadOptions(ConnectionOptions):
     """The topics and the range that a batch or a stream reads."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "pushDownFilters": f"{NO_PUSH_DOWN} assign, filter.tags, filter.sql, filter.keys,"
+        " startingOffsets, endingOffsets, startingTimestamp or endingTimestamp",
+        "snapshot": NO_SNAPSHOT,
+    }
 
     subscribe: str | None = option(None, "subscribe")
     """Topics to read, separated by commas: all their readable queues, also future ones. Set exactly
@@ -113,16 +120,6 @@ class TopicReadOptions(ConnectionOptions):
     filter_keys: str | None = option(None, "filter.keys")
     """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it
     receives all messages."""
-
-    push_down_filters: bool = option(False, "pushDownFilters")
-    """Whether a batch reads only what matches the query's conditions on topic, broker, queue,
-    offset, store time and tags. It needs ``spark.sql.python.filterPushdown.enabled=true``. Call
-    `load()` for each query: Spark keeps the last pushed conditions with a DataFrame."""
-
-    snapshot: str = option(LOAD, "snapshot", choices=(LOAD, ACTION))
-    """When the end of a batch is determined. ``load``: once, at `load()` (with a schema of your
-    own: at the first query), so that every action reads the same rows. ``action``: each time Spark
-    plans, which happens per action if filters are pushed down."""
 
     group_id_prefix: str = option("", "groupIdPrefix")
     """Pull as the group ``PREFIX-reader``, if `rocketmq.group` is not set. Without both, pulls use

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from cometmq.spark.logs.logs import Logs
-from cometmq.spark.offsets import LogOffsets
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import Column, ddl, declared, log_columns
-from cometmq.spark.sources.log_batch import LogBatchReader, PushingLogBatchReader
+from cometmq.spark.sources.log_batch import LogBatchReader
 from cometmq.spark.sources.log_stream import LogStreamReader
 
 if TYPE_CHECKING:
@@ -28,26 +26,19 @@ class LogSource(DataSource):
         ``spark.read.format("rocketmq-log").load("/data/store").groupBy("topic").count().show()``
     """
 
-    _ends: LogOffsets | None = None
-    """How far logs went when the query was made; travels with this object to its reader."""
-
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "rocketmq-log"
 
     def schema(self) -> str:
-        """Return all columns, and remember how far logs go if that is to stay as it is."""
-        options = parse_options(LogOptions, self.options)
-        if options.push_down_filters and options.snapshot == "load":
-            self._ends = Logs(options.places(), walk=options.walks).ends()
-        return ddl(_all_columns(options))
+        """Return all columns."""
+        return ddl(_all_columns(parse_options(LogOptions, self.options)))
 
     def reader(self, schema: StructType) -> LogBatchReader:
         """Return what reads a batch."""
         options = parse_options(LogOptions, self.options)
-        kind = PushingLogBatchReader if options.push_down_filters else LogBatchReader
-        return kind(options, _columns(schema, options), self._ends)
+        return LogBatchReader(options, _columns(schema, options))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream."""

@@ -37,7 +37,6 @@ class RangeReader:
         options: of the query.
         columns: of the batches, in their order.
         connect: gives the session with the brokers.
-        tags: the tags whose messages are wanted, where the query's own conditions say so.
     """
 
     def __init__(
@@ -45,12 +44,11 @@ class RangeReader:
         options: TopicReadOptions,
         columns: Sequence[Column],
         connect: Connect,
-        tags: frozenset[str] | None = None,
     ) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._connect = connect
-        self._filter = _wanted_of(options, tags)
+        self._filter = _wanted_of(options)
         self._keys = _keys_pattern(options.filter_keys)
 
     def read(self, each: QueueRange) -> Iterator[pa.RecordBatch]:
@@ -149,7 +147,7 @@ def check_filters(options: TopicReadOptions) -> None:
     _keys_pattern(options.filter_keys)
 
 
-def _wanted_of(options: TopicReadOptions, tags: frozenset[str] | None = None) -> Filter:
+def _wanted_of(options: TopicReadOptions) -> Filter:
     """Return what brokers are told about which messages are wanted.
 
     Raises:
@@ -162,7 +160,7 @@ def _wanted_of(options: TopicReadOptions, tags: frozenset[str] | None = None) ->
             return Filter.tags(options.filter_tags)
     except ConfigError as error:
         raise OptionError(f"option filter.tags or filter.sql: {error}") from None
-    return Filter.tags(" || ".join(sorted(tags))) if tags else Filter.tags()
+    return Filter.tags()
 
 
 def _keys_pattern(text: str | None) -> str | None:

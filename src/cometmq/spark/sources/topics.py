@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 from cometmq.spark.brokers import connect
-from cometmq.spark.offsets import Positions
 from cometmq.spark.options.parsing import parse_options
-from cometmq.spark.options.topics import LOAD, TopicReadOptions
+from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import Column, ddl, declared, topic_columns
-from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader, latest_ends
+from cometmq.spark.sources.topic_batch import TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader
 from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
 
@@ -32,12 +30,6 @@ class TopicSource(DataSource):
         ``.option("subscribe", "orders").load().groupBy("tags").count().show()``
     """
 
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        # Spark makes this object once per load, or at the first query over it where the schema is
-        # the user's own, and a copy of it for each query.
-        self._ends = _ends_to_keep(self.options)
-
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -51,8 +43,7 @@ class TopicSource(DataSource):
     def reader(self, schema: StructType) -> TopicBatchReader:
         """Return what reads a batch."""
         options = parse_options(TopicReadOptions, self.options)
-        kind = PushingBatchReader if options.push_down_filters else TopicBatchReader
-        return kind(options, _columns(schema), connect, self._ends)
+        return TopicBatchReader(options, _columns(schema), connect)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream."""
@@ -68,16 +59,6 @@ class TopicSource(DataSource):
     ) -> TopicStreamWriter:
         """Return what writes a stream."""
         return TopicStreamWriter(self.options, schema, overwrite)
-
-
-def _ends_to_keep(given: Mapping[str, str]) -> Positions | None:
-    """Return where queues end now, if all queries are to end there; Spark plans each anew."""
-    if not any(name.lower().endswith("pushdownfilters") for name in given):
-        return None
-    options = parse_options(TopicReadOptions, given)
-    if not options.push_down_filters or options.snapshot != LOAD:
-        return None
-    return latest_ends(options, connect)
 
 
 def _columns(schema: StructType) -> tuple[Column, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.spark.errors import OptionError
+from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import option, options_of, parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 
@@ -120,7 +121,6 @@ def parsed(**given: Any) -> TopicReadOptions:
         ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "minOffsetsPerTrigger=9 is more"),
         ({"filter_tags": "a", "filter_sql": "b > 1"}, "only one of the two is allowed"),
         ({"startingOffsetsByTimestampStrategy": "none"}, "expected one of error, latest"),
-        ({"snapshot": "never"}, "expected one of load, action"),
         ({"startingOffsetDefault": "latest"}, "did you mean startingOffsetsDefault?"),
         ({"rocketmq_acl_secretKey": "12345678"}, "secretKey is a secret"),
     ],
@@ -130,6 +130,20 @@ def test_options_of_topics_that_contradict_are_refused(given: dict[str, Any], te
         parsed(**given)
 
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [(TopicReadOptions, NEEDED), (LogOptions, {"path": "/store"})]
+)
+@pytest.mark.parametrize("prefix", ["", "option."])
+def test_options_that_returned_wrong_rows_are_refused_with_what_to_use_instead(
+    kind: type, given: dict[str, str], prefix: str
+) -> None:
+    parse_options(kind, given)
+    with pytest.raises(OptionError, match=r"^option pushDownFilters was removed: .*filter\.tags"):
+        parse_options(kind, given | {f"{prefix}pushdownfilters": "true"})
+    with pytest.raises(OptionError, match=r"^option snapshot was removed, .* call load\(\) again"):
+        parse_options(kind, given | {f"{prefix}snapshot": "action"})
 
 
 def test_no_topic_at_all_is_refused() -> None:

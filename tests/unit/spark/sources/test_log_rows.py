@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 
 from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
@@ -135,8 +133,6 @@ def test_several_brokers_are_read_together(filled: FilledStore, tmp_path: Path) 
     table = read_all(log_reader(None, brokers=paths))
     names = table.column("broker_name").to_pylist()
     assert (names.count("b-1"), names.count("b-2")) == (200, 7)
-    only = log_reader(None, EqualTo(("broker_name",), "b-2"), brokers=paths)
-    assert rows_at(only) == other.offsets
     other.close()
 
 
@@ -175,13 +171,6 @@ def test_times_bound_a_batch(tmp_path: Path) -> None:
     given = {"startingTimestamp": times[33] - 100, "endingTimestamp": times[77]}
     assert rows_at(log_reader(store.root, **given)) == store.offsets[33:77]
     assert rows_at(log_reader(store.root, startingTimestamp=clock.now_ms())) == []
-    low = datetime.fromtimestamp(times[50] / 1000, UTC)
-    high = datetime.fromtimestamp(times[60] / 1000, UTC)
-    column = ("store_timestamp",)
-    pushed = log_reader(store.root, GreaterThanOrEqual(column, low), LessThan(column, high))
-    met = rows_at(pushed)
-    assert set(store.offsets[50:60]) <= set(met)
-    assert len(met) <= 11, "times narrow what is read"
     store.close()
 
 
@@ -263,20 +252,6 @@ def test_filters_work_on_columns_that_are_not_asked_for(mixed: FilledStore) -> N
     reader = log_reader(mixed.root, columns=("phy_offset",), filter_tags=TWIN, filter_keys="k3")
     table = read_all(reader)
     assert (table.column_names, table.num_rows) == (["phy_offset"], 1)
-
-
-def test_pushed_conditions_narrow_what_is_read(mixed: FilledStore) -> None:
-    rare = log_reader(mixed.root, EqualTo(("topic",), "rare"))
-    assert set(rows_at(rare, "topic")) == {"rare"}
-    both = log_reader(mixed.root, In(("topic",), ("rare", "plain")), subscribe="rare,orders")
-    assert set(rows_at(both, "topic")) == {"rare"}
-    nothing = log_reader(mixed.root, EqualTo(("topic",), "plain"), subscribe="rare")
-    assert rows_at(nothing) == []
-    low, high = mixed.offsets[30], mixed.offsets[50]
-    place = ("phy_offset",)
-    between = log_reader(mixed.root, GreaterThan(place, low), LessThan(place, high))
-    assert rows_at(between) == mixed.offsets[31:50]
-    assert rows_at(log_reader(mixed.root, EqualTo(place, low))) == [low]
 
 
 def test_tags_in_extension_units_are_found(tmp_path: Path) -> None:

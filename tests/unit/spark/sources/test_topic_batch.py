@@ -1,38 +1,24 @@
-"""Batches of topics: which queues, from where to where, which rows, and conditions that narrow."""
+"""Batches of topics: which queues, from where to where, and which rows."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
-)
+from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.errors import DataLossError, GoneError, OptionError, RangeError
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import chosen, topic_columns
-from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader, latest_ends
+from cometmq.spark.sources.topic_batch import TopicBatchReader
 from support.spark.memory_brokers import MemoryBrokers
 from support.spark.stream_protocol import Row, rows_of
 
 # Two tags that Java gives one hash, which is all that a broker compares.
 TAG, TWIN = "Aa", "BB"
-OFFSET = ("queue_offset",)
 
 
 def options_of(**given: Any) -> TopicReadOptions:
@@ -43,14 +29,10 @@ def options_of(**given: Any) -> TopicReadOptions:
     )
 
 
-def reader_of(brokers: MemoryBrokers, *conditions: Any, **given: Any) -> TopicBatchReader:
+def reader_of(brokers: MemoryBrokers, **given: Any) -> TopicBatchReader:
     options = options_of(**given)
     columns = topic_columns(properties=options.include_properties)
-    if not conditions:
-        return TopicBatchReader(options, columns, brokers.connect)
-    pushing = PushingBatchReader(options, columns, brokers.connect)
-    list(pushing.pushFilters(list(conditions)))
-    return pushing
+    return TopicBatchReader(options, columns, brokers.connect)
 
 
 def batches(reader: TopicBatchReader) -> list[pa.RecordBatch]:
@@ -59,8 +41,8 @@ def batches(reader: TopicBatchReader) -> list[pa.RecordBatch]:
     return [batch for part in parts for batch in reader.read(part)]
 
 
-def read(brokers: MemoryBrokers, *conditions: Any, **given: Any) -> list[Row]:
-    found = batches(reader_of(brokers, *conditions, **given))
+def read(brokers: MemoryBrokers, **given: Any) -> list[Row]:
+    found = batches(reader_of(brokers, **given))
     return sorted(row for batch in found for row in rows_of(batch))
 
 
@@ -282,20 +264,6 @@ def test_an_error_about_a_queue_lists_few_names(brokers: MemoryBrokers) -> None:
         )
 
 
-def test_the_end_stays_where_it_was_when_the_query_was_made(
-    brokers: MemoryBrokers, key: QueueKey
-) -> None:
-    options = options_of()
-    ends = latest_ends(options, brokers.connect)
-    reader = TopicBatchReader(options, topic_columns(properties=False), brokers.connect, ends)
-    brokers.send(key, 5)
-    brokers.send(brokers.create("t", queues=2)[1])
-
-    found = [row for batch in batches(reader) for row in rows_of(batch)]
-
-    assert found == rows(key, *range(10, 30))
-
-
 # --- parts and rows -------------------------------------------------------------------------------
 
 
@@ -381,100 +349,3 @@ def test_pulls_are_on_behalf_of_the_group_that_was_named(
     read(brokers, groupIdPrefix="etl")
 
     assert brokers.pulled_by == ["g", "etl-reader"]
-
-
-# --- conditions that narrow -----------------------------------------------------------------------
-
-HANDLED: list[Any] = [
-    EqualTo(("topic",), "t"),
-    In(("queue_id",), (0, 7)),
-    EqualTo(("broker_name",), "broker-a"),
-    GreaterThan(("queue_offset",), 12),
-    GreaterThanOrEqual(("queue_offset",), 12),
-    LessThan(("queue_offset",), 20),
-    LessThanOrEqual(("queue_offset",), 20),
-    EqualTo(("queue_offset",), 20),
-]
-LEFT: list[Any] = [
-    EqualTo(("tags",), TAG),
-    EqualTo(("store_timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
-    EqualTo(("msg_id",), "x"),
-    EqualNullSafe(("topic",), "t"),
-    IsNotNull(("topic",)),
-    Not(EqualTo(("topic",), "t")),
-    StringStartsWith(("topic",), "t"),
-    EqualTo(("properties", "k"), "v"),
-]
-
-
-@pytest.mark.parametrize("condition", HANDLED, ids=str)
-def test_conditions_that_are_heeded_exactly_are_not_checked_again(condition: Any) -> None:
-    reader = PushingBatchReader(options_of(), topic_columns(properties=False), len)  # type: ignore[arg-type]
-
-    assert list(reader.pushFilters([condition])) == []
-
-
-@pytest.mark.parametrize("condition", LEFT, ids=str)
-def test_other_conditions_are_given_back_as_they_came(condition: Any) -> None:
-    reader = PushingBatchReader(options_of(), topic_columns(properties=False), len)  # type: ignore[arg-type]
-
-    (back,) = reader.pushFilters([condition])
-
-    assert back is condition
-
-
-def at(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-@pytest.mark.parametrize(
-    ("conditions", "offsets"),
-    [
-        ([EqualTo(("topic",), "t")], range(10, 30)),
-        ([EqualTo(("topic",), "u")], range(0)),
-        ([In(("topic",), ("t", "u")), EqualTo(("topic",), "u")], range(0)),
-        ([EqualTo(("broker_name",), "broker-b")], range(0)),
-        ([In(("queue_id",), (1, 2))], range(0)),
-        (
-            [GreaterThan(("queue_offset",), 12), LessThanOrEqual(("queue_offset",), 20)],
-            range(13, 21),
-        ),
-        (
-            [GreaterThanOrEqual(("queue_offset",), 12), LessThan(("queue_offset",), 20)],
-            range(12, 20),
-        ),
-        ([EqualTo(("queue_offset",), 20)], range(20, 21)),
-        ([EqualTo(("queue_offset",), 5)], range(0)),
-        ([LessThan(("queue_offset",), 5)], range(0)),
-        ([GreaterThan(("queue_offset",), 99)], range(0)),
-        ([GreaterThan(("queue_offset",), 12), GreaterThan(("queue_offset",), 11)], range(13, 30)),
-        ([GreaterThanOrEqual(("store_timestamp",), at(1_020))], range(20, 30)),
-        ([LessThan(("store_timestamp",), at(1_020))], range(10, 21)),
-        ([LessThanOrEqual(("store_timestamp",), at(1_020.5))], range(10, 21)),
-        ([GreaterThan(("store_timestamp",), at(1_020.5))], range(20, 30)),
-        ([EqualTo(("store_timestamp",), at(1_020))], range(20, 21)),
-        ([GreaterThan(("store_timestamp",), at(-5_000))], range(10, 30)),
-        ([LessThan(("store_timestamp",), at(-5_000))], range(0)),
-        ([EqualTo(("tags",), TAG)], range(11, 30, 2)),
-        ([In(("tags",), (TAG, "c")), EqualTo(("tags",), TAG)], range(11, 30, 2)),
-    ],
-)
-def test_conditions_narrow_what_is_read(
-    brokers: MemoryBrokers, key: QueueKey, conditions: list[Any], offsets: range
-) -> None:
-    """Never by a row that Spark would keep; by time a millisecond more may be read."""
-    assert read(brokers, *conditions) == rows(key, *offsets)
-
-
-def test_queues_that_are_not_wanted_are_not_pulled(brokers: MemoryBrokers) -> None:
-    for each in brokers.create("t", queues=3):
-        brokers.send(each)
-
-    assert read(brokers, EqualTo(("queue_id",), 1)) == [("t", 1, 0)]
-    assert len(brokers.pulled) == 1
-
-
-def test_a_tag_that_reads_as_an_expression_is_left_to_spark(
-    brokers: MemoryBrokers, key: QueueKey
-) -> None:
-    assert read(brokers, EqualTo(("tags",), "a || b")) == rows(key, *range(10, 30))

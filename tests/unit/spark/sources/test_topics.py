@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.schema import CORE
 from cometmq.spark.sources import topics
-from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader
+from cometmq.spark.sources.consume_queue import ConsumeQueueReader
+from cometmq.spark.sources.index import IndexReader
+from cometmq.spark.sources.log_batch import LogBatchReader
+from cometmq.spark.sources.meta import MetaReader
+from cometmq.spark.sources.topic_batch import TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader
 from support.spark.memory_brokers import MemoryBrokers
 
@@ -54,13 +57,10 @@ def test_readers_are_made_for_the_schema_that_was_asked() -> None:
     assert isinstance(source().streamReader(FEW), TopicStreamReader)
 
 
-def test_a_reader_pushes_filters_only_if_asked(brokers: MemoryBrokers) -> None:
-    """Spark fails a query whose reader could push while the session does not."""
-    brokers.create("t")
-    reader = source(pushDownFilters="true").reader(FEW)
-
-    assert isinstance(reader, PushingBatchReader)
-    assert "pushFilters" not in vars(TopicBatchReader)
+def test_no_reader_takes_conditions_of_spark() -> None:
+    """Spark shares what was pushed between scans, so a reader that heeds it returns wrong rows."""
+    for reader in (TopicBatchReader, LogBatchReader, MetaReader, IndexReader, ConsumeQueueReader):
+        assert reader.pushFilters is DataSourceReader.pushFilters
 
 
 def test_a_column_of_another_name_or_type_is_refused() -> None:
@@ -74,23 +74,6 @@ def test_properties_may_be_named_by_a_schema_of_the_user_s_own() -> None:
     properties = StructType([StructField("properties", MapType(StringType(), StringType()))])
 
     assert isinstance(source().reader(properties), TopicBatchReader)
-
-
-@pytest.mark.parametrize(("snapshot", "count"), [("load", 3), ("action", 5)])
-def test_a_copy_of_the_source_knows_where_queues_ended(
-    brokers: MemoryBrokers, snapshot: str, count: int
-) -> None:
-    """Spark makes one per load, and a copy of it for every query whose filters are pushed."""
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 3)
-    made = source(pushDownFilters="true", snapshot=snapshot)
-    brokers.send(key, 2)
-    copy = pickle.loads(pickle.dumps(made))
-
-    reader = copy.reader(FEW)
-
-    found = [batch.num_rows for part in reader.partitions() for batch in reader.read(part)]
-    assert sum(found) == count
 
 
 def test_batches_are_as_nullable_as_the_asked_schema(brokers: MemoryBrokers) -> None:

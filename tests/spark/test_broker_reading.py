@@ -32,6 +32,7 @@ from cometmq.spark.errors import (
     UnreachableError,
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
+from cometmq.system.clock import ManualClock
 from support.brokers.queue_broker import QueueBroker, QueueNameServer
 from support.brokers.scripted import Act
 from support.runner.tiers import rounds
@@ -265,6 +266,37 @@ async def test_pulling_stops_while_nobody_takes_what_came(
                 pump.taken(len(piece))
                 found.append(piece)
     assert offsets_in(found) == list(range(5_000))
+
+
+async def test_the_deadline_does_not_count_the_wait_for_a_slow_reader(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has responded all the time: its next refusal is the first one."""
+    monkeypatch.setattr(reading, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(reading, "AHEAD_BYTES", 20_000)
+    monkeypatch.setattr(reading, "PULLS_MAX", 1)  # so that the next response is a refusal
+    reader.broker.put(0, 2_000)
+    pieces: reading.Pieces = queue.SimpleQueue()
+    clock = ManualClock()
+    pump = RangePump(reader.instance, wanted(0, 2_000), pieces, clock)
+    task = pump.start()
+    async with asyncio.timeout(60):
+        while not pump.is_full:
+            await asyncio.sleep(0.01)
+    clock.advance(60_000)
+    reader.broker.script_of[PULL] = deque([BUSY, BUSY])
+
+    found = []
+    async with asyncio.timeout(60):
+        while not task.done() or not pieces.empty():
+            if pieces.empty():
+                await asyncio.sleep(0.01)
+            elif isinstance(piece := pieces.get_nowait(), bytes):
+                pump.taken(len(piece))
+                found.append(piece)
+            elif piece is not None:
+                raise piece
+    assert offsets_in(found) == list(range(2_000))
 
 
 async def test_a_reader_that_is_given_up_leaves_nothing_under_way(reader: Reader) -> None:

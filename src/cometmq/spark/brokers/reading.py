@@ -43,6 +43,7 @@ from cometmq.spark.brokers.placing import Places
 from cometmq.spark.brokers.pulls import Pulls, Read
 from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
+from cometmq.system.clock import Clock, SystemClock
 
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
@@ -126,9 +127,13 @@ class RangePump:
         instance: of the client.
         read: what to read.
         pieces: gets the records; at the end None, or the error that ended it.
+        clock: measures how long the broker did not respond.
     """
 
-    def __init__(self, instance: ClientCore, read: Read, pieces: Pieces) -> None:
+    def __init__(
+        self, instance: ClientCore, read: Read, pieces: Pieces, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
         self._instance = instance
         self._read = read
         self._wanted = read.range
@@ -179,17 +184,20 @@ class RangePump:
             self._drop_window()
 
     async def _pull_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + self._read.timeout_s, PAUSE_S
+        now = self._clock.monotonic
+        deadline, pause_s = now() + self._read.timeout_s, PAUSE_S
         while self._position < self._wanted.end:
-            await self._until_room()
+            if self.is_full:
+                began_s = now()
+                await self._until_room()
+                deadline += now() - began_s  # the reader was slow, not the broker
             if await self._advance(waits=pause_s > PAUSE_S):
-                deadline, pause_s = loop.time() + self._read.timeout_s, PAUSE_S
+                deadline, pause_s = now() + self._read.timeout_s, PAUSE_S
                 continue
             self._drop_window()
-            if loop.time() >= deadline:
+            if now() >= deadline:
                 raise self._too_late()
-            await asyncio.sleep(min(pause_s, max(deadline - loop.time(), 0)))
+            await asyncio.sleep(min(pause_s, max(deadline - now(), 0)))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _advance(self, *, waits: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.protocol.message_id import decode_unique_id
+from support.wire.unique_ids import decode_unique_id
 
 PROGRAM = """
 import asyncio, json, os, sys, warnings

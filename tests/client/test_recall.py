@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 
 from cometmq.client import InvalidMessageError, Producer, ResponseError
-from cometmq.client._sending.replies import RecallHandle, decode_handle, encode_handle
+from cometmq.client._sending.replies import VERSION, RecallHandle, decode_handle
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
 from cometmq.remoting import Request, Response
@@ -16,6 +17,11 @@ from support.brokers.scripted import ScriptedBroker, ScriptedCluster
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "values" / "5.3.3" / "misc.json"
 HANDLES = json.loads(VECTORS.read_text())["recall_handles"]
+
+
+def encode_handle(handle: RecallHandle) -> str:
+    """Write a handle as brokers do."""
+    return base64.urlsafe_b64encode(" ".join((VERSION, *handle)).encode()).decode()
 
 
 @pytest.mark.parametrize("row", HANDLES, ids=lambda row: row["topic"])

@@ -33,10 +33,10 @@ from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.message_id import decode_unique_id
 from cometmq.protocol.properties import decode_properties
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, SentBroker
 from support.clients.stored_messages import read_all
+from support.wire.unique_ids import decode_unique_id
 
 MESSAGE = Message(topic="t", body=b"x")
 

@@ -20,7 +20,7 @@ from cometmq.store.lifecycle import recovery
 from cometmq.store.queues.consume_queue import FILLER_SIZE
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
 from cometmq.store.queues.repair import Repair
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import PowerFiles

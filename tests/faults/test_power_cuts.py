@@ -44,7 +44,7 @@ from cometmq.store.lifecycle import cleaner, loader, recovery
 from cometmq.store.lifecycle.abort_file import AbortFile
 from cometmq.store.queues import queue_ends
 from cometmq.store.queues.queue_reader import TagMatcher
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import Fault, PowerCutError, PowerFiles
@@ -54,6 +54,7 @@ from support.stores.small_stores import (
     PRODUCER,
     all_messages,
     bodies,
+    log_offsets,
     opened,
     put,
     small_settings,
@@ -266,7 +267,7 @@ class Case:
                 store_host=BROKER,
             )
         )
-        ends = [*stored.log_offsets[1:], stored.log_offset_end]
+        ends = [*log_offsets(stored)[1:], stored.log_offset_end]
         self.was_stored(stored.queue_offset, ends)
 
     def was_stored(self, queue_offset: int, ends: list[int]) -> None:

@@ -42,8 +42,8 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import RecordError, body_crc, decode_record, split_record
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
 from support.brokers.simulated_broker import ROOT, connect, run_broker
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import PowerFiles

@@ -21,8 +21,8 @@ from cometmq.protocol.bodies.controller import EpochEntryCache
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.base import RpcHeader, decode_fields, encode_fields
 from cometmq.remoting import Response
-from cometmq.system.clock import ManualClock
 from golden.recordings import VECTORS
+from support.checks.manual_clock import ManualClock
 from support.controllers.etcd_model import EtcdStore
 from support.controllers.memory_controllers import OneController
 from support.wire.frames import one_command

@@ -17,9 +17,9 @@ from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.sql92 import compile_expression
 from cometmq.store import GetStatus, MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
+from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)

@@ -9,9 +9,9 @@ import pytest
 
 from cometmq.broker.offsets.offset_store import OffsetStore, read_numbers
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VERSIONS
+from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 
 NUMBERS = re.compile(r'"([^"]+@[^"]+)":\{([0-9:,]+)')

@@ -14,7 +14,7 @@ from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.compression import CompressionError, compress_body, decompress_body
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
-from cometmq.protocol.message_id import decode_offset_id, decode_unique_id, encode_offset_id
+from cometmq.protocol.message_id import decode_offset_id, encode_offset_id
 from cometmq.protocol.properties import (
     decode_properties,
     encode_properties,
@@ -25,6 +25,7 @@ from cometmq.protocol.record import body_crc, decode_record, encode_host, encode
 from cometmq.protocol.version import version_name
 from golden.recordings import VERSIONS, values
 from support.wire.frames import command_of
+from support.wire.unique_ids import decode_unique_id
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 

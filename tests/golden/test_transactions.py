@@ -28,10 +28,10 @@ from cometmq.protocol.record import decode_record, encode_record
 from cometmq.remoting import Request
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VERSIONS, recorded, values
 from support.brokers.cores import core_of
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
 from support.wire.recorded import unpack_store

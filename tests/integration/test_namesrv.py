@@ -38,9 +38,9 @@ from cometmq.protocol.headers.namesrv import (
     RegisterTopicInNamesrvRequest,
 )
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
-from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration, load
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
+from support.checks.manual_clock import ManualClock
 
 TIMEOUT_S = 120.0
 

@@ -258,11 +258,8 @@ NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
     "descend_resolver": "PyYAML calls it",
     "encode_command": "deploy/healthcheck.py calls it",
-    "decode_unique_id": "tests read ids with it",
     "get_buffer": "asyncio calls it",
     "ignore_aliases": "PyYAML calls it",
-    "log_offsets": "tests read it",
-    "ManualClock": "the clock of tests",
 }
 """Functions and classes without a caller in the package, with the reason for each."""
 

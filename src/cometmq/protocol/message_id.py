@@ -30,7 +30,6 @@ from cometmq.model.offsets import LogOffset
 from cometmq.system.platforms import SYSTEM
 
 _OFFSET_TAIL = Struct(">iq")
-_UNIQUE_TAIL = Struct(">HiIH")
 _IPV4_CHARS, _IPV6_CHARS = 32, 56
 _IPV4_BYTES, _IPV6_BYTES = 4, 16
 _COUNTER_MASK = 0xFFFF
@@ -49,17 +48,6 @@ class OffsetId(NamedTuple):
     def address(self) -> str:
         """Return ``host:port``; an IPv6 host is in brackets."""
         return host_and_port(self.host, self.port)
-
-
-class UniqueId(NamedTuple):
-    """The parts of a unique id."""
-
-    host: str
-    pid: int
-    process_number: int
-    month_ms: int
-    """Milliseconds since the beginning of the client's month."""
-    counter: int
 
 
 def encode_offset_id(store_host: bytes, log_offset: int) -> str:
@@ -82,18 +70,6 @@ def decode_offset_id(text: str) -> OffsetId:
     ip_bytes = len(data) - _OFFSET_TAIL.size
     port, log_offset = _OFFSET_TAIL.unpack_from(data, ip_bytes)
     return OffsetId(str(ip_address(data[:ip_bytes])), port, LogOffset(log_offset))
-
-
-def decode_unique_id(text: str) -> UniqueId:
-    """Read a unique id.
-
-    Raises:
-        InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
-    """
-    data = _octets(text)
-    ip_bytes = len(data) - _UNIQUE_TAIL.size
-    pid, number, month_ms, counter = _UNIQUE_TAIL.unpack_from(data, ip_bytes)
-    return UniqueId(str(ip_address(data[:ip_bytes])), pid, number, month_ms, counter)
 
 
 def unique_id_for(origin: str) -> str:

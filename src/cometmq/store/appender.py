@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from struct import Struct
 from typing import Any
 
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
@@ -44,7 +43,6 @@ from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)
 
-_I64 = Struct(">q")
 TOPIC_BYTES_MAX = 255
 RECORD_MARGIN_BYTES = 64 * 1024
 """The bytes by which a record may exceed the largest body."""
@@ -111,11 +109,6 @@ class AppendedBatch:
         self.size_bytes = size_bytes
         self.queue_offset = queue_offset
         self.store_time_ms = store_time_ms
-
-    @property
-    def log_offsets(self) -> list[int]:
-        """Return where each record begins; ``packed_offsets`` has the same, 8 bytes each."""
-        return [offset for (offset,) in _I64.iter_unpack(self.packed_offsets)]
 
 
 class Appender:

@@ -39,9 +39,9 @@ from cometmq.remoting import Connection, RequestHandler
 from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.brokers.cores import core_of
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")

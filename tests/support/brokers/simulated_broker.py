@@ -28,9 +28,9 @@ from cometmq.broker.durability import feature as durability
 from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
 from cometmq.store import MessageStore, StoreSettings
-from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
+from support.checks.manual_clock import ManualClock
 from support.stores.power_files import PowerCutError, PowerFiles
 from support.wire.memory_link import join
 

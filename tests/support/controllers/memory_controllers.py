@@ -17,8 +17,8 @@ from cometmq.protocol.headers.base import Header, encode_fields
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingSettings, Request, Response, TlsClientSettings, TlsSettings
 from cometmq.remoting.wire import Wire
-from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration
+from support.checks.manual_clock import ManualClock
 from support.controllers.etcd_model import EtcdStore, ModelEtcd
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import pytest
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host
-from cometmq.store import Appended, GetStatus, MessageStore, NewRecord, StoreSettings
-from cometmq.system.clock import ManualClock
+from cometmq.store import Appended, AppendedBatch, GetStatus, MessageStore, NewRecord, StoreSettings
 from cometmq.system.files import Files
+from support.checks.manual_clock import ManualClock
 
 PRODUCER = encode_host("192.168.1.2", 54321)
 BROKER = encode_host("10.0.0.1", 10911)
@@ -142,3 +143,8 @@ def files_of(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
+
+
+def log_offsets(stored: AppendedBatch) -> list[int]:
+    """Return where each record of a batch begins."""
+    return list(struct.unpack(f">{stored.count}q", stored.packed_offsets))

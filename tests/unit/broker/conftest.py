@@ -29,9 +29,9 @@ from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
 from support.brokers.cores import core_of
+from support.checks.manual_clock import ManualClock
 
 
 class Tables:

@@ -22,8 +22,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, Response
 from cometmq.store.config import StoreSettings
-from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 from support.wire.recorded import answers
 

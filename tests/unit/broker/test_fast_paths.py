@@ -34,10 +34,10 @@ from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.signature import signed_content
 from cometmq.protocol.signed_fields import FIELDS_MAX, SignedFields
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.brokers.access import plain_control, user_control
 from support.checks.cases import case
+from support.checks.manual_clock import ManualClock
 from support.runner.tiers import rounds
 from support.stores.small_stores import all_messages, put
 from support.wire import request_variants

@@ -18,8 +18,8 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 
 WAIT_S = 60.0
 

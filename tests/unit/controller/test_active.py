@@ -23,7 +23,7 @@ from cometmq.protocol.headers.controller import (
     ControllerRegisterBrokerRequest,
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
 from support.controllers.memory_controllers import OneController
 

@@ -15,7 +15,7 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.otlp import CHUNK_POINTS, POINTS_MAX, OtlpPage, OtlpPush
 from cometmq.metrics.page import Buckets, Page
 from cometmq.metrics.push import LogPush
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.processes.collector import Collector, collecting, labels_of, points_of
 
 NS = 1_000_000

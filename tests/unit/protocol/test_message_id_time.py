@@ -14,13 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.model.errors import InvalidMessageIdError
 from cometmq.protocol.message_id import (
     CLOCK_STEP_MS_MAX,
     UniqueIds,
-    decode_unique_id,
 )
-from support.wire.unique_ids import unique_id_time_ms
+from support.wire.unique_ids import decode_unique_id, unique_id_time_ms
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "values"
 DAY_MS = 86_400_000
@@ -152,9 +150,3 @@ def test_a_forked_child_makes_ids_of_its_own() -> None:
     assert theirs.pid == int(pid) & 0xFFFF != own.pid
     assert theirs.process_number != own.process_number
     assert (theirs.counter, own.counter) == (0, 1)
-
-
-@pytest.mark.parametrize("text", ["", "XYZ", "0" * 31])
-def test_what_is_no_id_has_no_time(text: str) -> None:
-    with pytest.raises(InvalidMessageIdError):
-        unique_id_time_ms(text, now_ms=LAST_MS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import no_open_stores, opened
 
 __all__ = ["no_open_stores"]

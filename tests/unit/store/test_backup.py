@@ -27,10 +27,10 @@ from cometmq.store.config_files import JsonFile
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.system import sparse_files
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
 from cometmq.system.platforms import SERVERS
 from cometmq.system.sparse_files import copy_sparse, digest_of
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import new_seed, rounds
 from support.stores.small_stores import bodies, files_of, opened, put, small_settings

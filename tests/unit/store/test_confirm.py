@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.store import CONFIRMS_ALL, GetStatus, MessageStore
 from cometmq.store.lifecycle.checkpoint import read_checkpoint
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import TOPIC, bodies, opened, put, small_settings
 
 LATE_MS = 2**60

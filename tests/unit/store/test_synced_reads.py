@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import GetStatus, MessageStore, StoreUnavailableError
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import TOPIC, bodies, opened, put
 

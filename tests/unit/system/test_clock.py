@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from cometmq.system.clock import ManualClock, SystemClock
+from cometmq.system.clock import SystemClock
+from support.checks.manual_clock import ManualClock
 
 
 def test_seconds_since_the_boot_are_not_fewer_than_the_monotonic_ones() -> None:

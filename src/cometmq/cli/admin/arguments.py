@@ -80,17 +80,6 @@ def queue_of(text: str) -> tuple[str, int]:
     return broker, int(number)
 
 
-def flag_of(text: str, what: str) -> bool:
-    """Return whether a text is ``true``.
-
-    Raises:
-        ConfigError: it is neither ``true`` nor ``false``.
-    """
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{what}={text}: expected true or false")
-    return text.lower() == "true"
-
-
 S = TypeVar("S", bound=msgspec.Struct)
 
 

@@ -179,11 +179,6 @@ def decode_handle(text: str) -> RecallHandle:
     return RecallHandle(*parts[1:])
 
 
-def encode_handle(handle: RecallHandle) -> str:
-    """Write a handle."""
-    return base64.urlsafe_b64encode(" ".join((VERSION, *handle)).encode()).decode()
-
-
 async def recall(
     instance: ClientCore, group: str, topic: str, handle: str, *, timeout: float
 ) -> str:

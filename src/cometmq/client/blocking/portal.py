@@ -155,11 +155,6 @@ class Portal:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *arguments)
 
-    @property
-    def thread_name(self) -> str:
-        """The name of the loop's thread."""
-        return self._thread.name
-
     def is_alive(self) -> bool:
         """Whether the loop can run calls: an exit in a handler ends it while objects hold it."""
         return self._thread.is_alive() and self._exit is None

@@ -21,7 +21,7 @@ from cometmq.access.plain.account_file import FILE_BYTES_MAX, parse
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError, ResponseError
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.wire.fake_transport import Wired
 

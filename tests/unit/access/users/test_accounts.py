@@ -34,8 +34,8 @@ from cometmq.access.users.policies import (
 from cometmq.access.users.storage import Database
 from cometmq.access.users.user import User, UserStatus, UserType, decode_user, encode_user
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.wire.fake_transport import Wired
 
 SUPER = User("root", "root-secret", UserType.SUPER)

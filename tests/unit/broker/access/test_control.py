@@ -45,9 +45,9 @@ from cometmq.remoting import OutgoingCall, Request, Response, exclusive
 from cometmq.remoting.slices import off_loop
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.brokers.access import plain_control, stated_needs, tables_of_rights
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import opened, put
 from support.wire.fake_transport import Wired
 

@@ -19,10 +19,10 @@ from cometmq.remoting import Request
 from cometmq.remoting.config_update import BODY_BYTES_MAX
 from cometmq.store.config import StoreSettings
 from cometmq.system import java_properties
-from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
 from cometmq.system.files import SystemFiles
 from cometmq.system.rocketmq_keys import BROKER_KEYS, PROTECTED_KEYS, Keys
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 from support.wire.recorded import VERSIONS, frames
 

@@ -19,9 +19,9 @@ from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
-from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import RateLimitedLog
 from support.brokers.broker_parts import BrokerParts
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 
 

@@ -13,8 +13,8 @@ from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.remoting import Connection
-from cometmq.system.clock import ManualClock
 from cometmq.system.failure_log import LINES_MAX
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 
 

@@ -12,7 +12,7 @@ from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 from unit.broker.conftest import Tables
 

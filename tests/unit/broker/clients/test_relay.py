@@ -14,7 +14,7 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, RequestHandler, Response
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 
 ASK = RequestCode.GET_CONSUMER_RUNNING_INFO

@@ -7,7 +7,7 @@ import pytest
 from cometmq.broker.filter_servers.servers import SERVERS_MAX, SILENT_S_MAX, FilterServers
 from cometmq.model.errors import ResponseError
 from cometmq.remoting.wire import Wire
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 
 class Peer(Wire):

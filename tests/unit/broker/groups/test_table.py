@@ -16,8 +16,8 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 
 

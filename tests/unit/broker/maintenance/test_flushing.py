@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.broker.maintenance.flushing import Flusher, FlushPace, flush_pace
 from cometmq.store import StoreSettings
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 
 class RecordingDisk:

@@ -11,7 +11,7 @@ from cometmq.broker.maintenance.handler import StorageHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import check
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import opened, put
 from support.wire.memory_link import link
 

@@ -36,8 +36,8 @@ from cometmq.protocol.record import encode_host
 from cometmq.protocol.signed_fields import RequestCheck
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
-from cometmq.system.clock import ManualClock
 from support.checks.cases import case
+from support.checks.manual_clock import ManualClock
 from support.runner.tiers import rounds
 from support.stores.faulty_files import FaultyFiles, FaultyMappedFile
 from support.stores.small_stores import all_messages, opened, put

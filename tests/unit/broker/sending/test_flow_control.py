@@ -9,7 +9,7 @@ import pytest
 from cometmq.broker.role import SLAVE, Role
 from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S, FlowControl, FlowLimits
 from cometmq.model.errors import ResponseError
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 LIMITS = FlowLimits(waiting_max=10, append_ms_max=1000, lag_ms_max=200)
 

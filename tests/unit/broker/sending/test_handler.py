@@ -26,7 +26,7 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import WAIT_S, Announced, all_messages, opened, put
 from support.wire.fake_transport import Wired

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.remoting.slices import Slices
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 BUCKETS = 13
 

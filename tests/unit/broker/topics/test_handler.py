@@ -25,9 +25,9 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.store import MessageStore, NewRecord, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.brokers.cores import core_of
+from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
 from unit.broker.conftest import nothing_else
 

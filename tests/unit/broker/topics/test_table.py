@@ -15,8 +15,8 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 from unit.broker.conftest import nothing_else
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.admin.arguments import flag_of, queue_of
+from cometmq.cli.admin.arguments import queue_of
 from cometmq.cli.admin.commands import Call, make_changes, show_rows, with_interval
 from cometmq.cli.admin.completion import names
 from cometmq.cli.admin.output import Change, Output, confirmed
@@ -275,14 +275,11 @@ def test_a_text_that_is_no_time_is_refused(text: str) -> None:
         time_of(text, now=NOW_MS)
 
 
-def test_queues_and_flags_are_read_or_refused() -> None:
+def test_queues_are_read_or_refused() -> None:
     assert queue_of("broker-a:3") == ("broker-a", 3)
-    assert [flag_of("true", "x"), flag_of("False", "x")] == [True, False]
     for text in ("broker-a", ":1", "broker-a:x", "broker-a:-1"):
         with pytest.raises(ConfigError, match="BROKER:NUMBER"):
             queue_of(text)
-    with pytest.raises(ConfigError, match="true or false"):
-        flag_of("yes", "x")
 
 
 def test_completion_is_quiet_if_no_name_server_responds(

@@ -15,7 +15,7 @@ from cometmq.spark.logs import Follower, LogPlace, missing, open_place, plan, wa
 from cometmq.spark.logs.lookup import FILLER_SIZE
 from cometmq.spark.logs.storage import ArrowStorage, LocalStorage, shown, storage_of
 from cometmq.spark.logs.times import at_time, boundary
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.spark.log_files import FilledStore, log_reader, rows_at, without_queues
 from support.stores.small_stores import LOG_FILE_BYTES, put
 

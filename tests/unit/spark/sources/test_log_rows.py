@@ -17,7 +17,7 @@ from cometmq.spark.schema import chosen, log_columns
 from cometmq.spark.sources.log_plan import Planner
 from cometmq.spark.sources.log_rows import Conditions, PartReader
 from cometmq.spark.sources.losses import Losses
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.spark.log_files import (
     FilledStore,
     log_options,

@@ -27,7 +27,7 @@ from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
 from cometmq.spark.sources.topic_stream import TopicStreamReader
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.spark.memory_brokers import MemoryBrokers
 from support.spark.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol, rows_of
 

@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.store import StoreCorruptError
 from cometmq.store.index.key_index import Index, IndexFile
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.stores.cold_files import ColdDisk
 from support.stores.faulty_files import FaultyFiles
 

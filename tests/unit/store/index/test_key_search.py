@@ -9,7 +9,7 @@ import pytest
 from cometmq.protocol.record import decode_record
 from cometmq.store import MessageStore
 from cometmq.store.index import key_search
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import TOPIC, put
 
 BASE_MS = 1_700_000_000_000

@@ -18,8 +18,8 @@ from cometmq.store import (
 )
 from cometmq.store.lifecycle.remover import Remover
 from cometmq.store.paths import segment_name
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
 

@@ -17,8 +17,8 @@ import pytest
 from cometmq.store import MessageStore, StoreUnavailableError
 from cometmq.store.lifecycle import loader
 from cometmq.store.lifecycle.checkpoint import Checkpoint, Position
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import MappedFile
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import TOPIC, bodies, opened, put
 

@@ -23,8 +23,8 @@ from cometmq.store import (
 from cometmq.store.lifecycle import recovery
 from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.queues.redispatch import QueueGapError, redispatch
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
 from support.stores.watched_mapping import WatchedMapping

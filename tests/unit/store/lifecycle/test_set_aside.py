@@ -12,8 +12,8 @@ from cometmq.model.errors import StoreError
 from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.set_aside import SetAsideError
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import Fault, PowerCutError, PowerFiles

@@ -13,8 +13,8 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import MessageStore, NewRecord
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.lifecycle import loader
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import PowerCutError, PowerFiles

@@ -13,8 +13,8 @@ from cometmq.store import MessageStore, NewRecord, TagMatcher
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
-from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles, nearly_full_disk
 from support.stores.small_stores import BROKER, PRODUCER, TOPIC, put, split
 

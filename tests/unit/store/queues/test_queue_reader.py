@@ -11,7 +11,7 @@ import pytest
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import decode_properties
 from cometmq.store import GetStatus, MessageStore, TagMatcher
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import nearly_full_disk
 from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, put, split
 

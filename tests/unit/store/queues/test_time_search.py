@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import TOPIC, put
 
 BASE_MS = 1_700_000_000_000

@@ -44,7 +44,7 @@ from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.runs import RunError
 from cometmq.spark.schema import arrow_schema
 from cometmq.store import MessageStore
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import opened, put
 
 DAY_MS = 86_400_000

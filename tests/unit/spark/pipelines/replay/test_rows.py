@@ -32,7 +32,7 @@ from cometmq.spark.pipelines.replay.rows import Choice, Rewriting
 from cometmq.spark.pipelines.running.folders import DiskFolder
 from cometmq.spark.pipelines.running.instants import instant_ms
 from cometmq.spark.schema import arrow_schema
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import opened, put
 
 MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines import Runs, recorded
 from cometmq.spark.pipelines.running.runs import RunError
-from cometmq.system.clock import ManualClock
+from support.checks.manual_clock import ManualClock
 
 INPUTS = {"store": "/data/store", "rows": 10}
 

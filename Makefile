@@ -77,7 +77,7 @@ demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; n
 	@test -x $(BIN)/cometmq || echo "next: 'make setup' installs CometMQ into .venv; docs/howto/install.md shows other ways"
 
 pipeline-demo: compile setup-spark ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
-	@$(BIN)/cometmq pipeline-demo --folder build/pipeline-demo
+	@$(BIN)/python examples/spark/pipeline_demo.py --folder build/pipeline-demo
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

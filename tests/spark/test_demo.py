@@ -1,4 +1,7 @@
-"""The demo of pipelines finds what it sent, says where the reports are, and leaves nothing."""
+"""The demo of pipelines finds what it sent, says where the reports are, and leaves nothing.
+
+The demo is two files of the examples: pipeline_demo and pipeline_shop.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from support.processes.process_marks import left_running, marked_environment
 pytestmark = pytest.mark.local_only
 
 PATIENCE_S = 900.0
+DEMO = Path(__file__).resolve().parents[2] / "examples/spark/pipeline_demo.py"
 
 
 @contextmanager
@@ -26,7 +30,7 @@ def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
     """The demo as a process, and the mark that all it starts carry in their environment."""
     environment, mark = marked_environment()
     process = subprocess.Popen(
-        [sys.executable, "-m", "cometmq", "pipeline-demo", "--folder", str(folder), *options],
+        [sys.executable, str(DEMO), "--folder", str(folder), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

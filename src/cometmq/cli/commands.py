@@ -173,22 +173,6 @@ def pipeline(
     raise typer.Exit(pipelines.run(words or ()))
 
 
-@app.command("pipeline-demo")
-def pipeline_demo(
-    seconds: Annotated[
-        float, typer.Option(min=2, max=600, help="Duration of the orders in seconds.")
-    ] = 20.0,
-    rate: Annotated[int, typer.Option(min=1, max=2_000, help="Orders per second.")] = 200,
-    folder: Annotated[Path, typer.Option(help="Folder for the archive and the reports.")] = Path(
-        "pipeline-demo"
-    ),
-) -> None:
-    """Run example pipelines: live totals, an archive, dead letters, an audit, reports."""
-    from cometmq.cli.pipeline_demo import run_pipeline_demo
-
-    raise typer.Exit(run_pipeline_demo(seconds=seconds, rate=rate, folder=folder))
-
-
 @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 def mqadmin(
     words: Annotated[

@@ -71,6 +71,7 @@ def name_of(path: Path) -> str:
 
 RUN_EXAMPLES = (
     "support/processes/examples.py",
+    "spark/test_demo.py",
     "spark/test_examples.py",
     "integration/test_testing.py",
 )

@@ -3,6 +3,8 @@
 A shop sends orders to a separate server. Local Spark computes live totals, archives the log,
 analyzes the dead letters and compares the archive with the topic. The demo compares the results
 with what the shop sent. It stops all processes and keeps the reports as files.
+
+Run: ``python examples/spark/pipeline_demo.py [--seconds 20] [--rate 200] [--folder FOLDER]``.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Annotated, Any, Self
 
+import typer
+from pipeline_shop import TOPIC, DemoError, Desk, Server, Shop
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from cometmq.cli.pipeline import check_installed
-from cometmq.cli.pipeline_shop import TOPIC, DemoError, Desk, Server, Shop
-from cometmq.model.errors import CometError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+from cometmq.client import CometError
+from cometmq.spark.pipelines import PIPELINES
+from cometmq.spark.sessions import local_session
 
 ORDER = "order STRING, customer STRING, country STRING, amount DOUBLE, state STRING"
 CATCH_UP_S = 60.0
@@ -37,18 +40,16 @@ SPARK_LOG = "ERROR"
 BROKER = "broker-a"
 
 
-def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
-    """Run the demo and return the exit code: 0 if all sent messages were found.
-
-    Args:
-        seconds: how long the shop orders.
-        rate: orders per second.
-        folder: gets a folder per run, with the archive and the report.
-
-    Raises:
-        ConfigError: Spark is not installed.
-    """
-    check_installed()
+def main(
+    seconds: Annotated[
+        float, typer.Option(min=2, max=600, help="Duration of the orders in seconds.")
+    ] = 20.0,
+    rate: Annotated[int, typer.Option(min=1, max=2_000, help="Orders per second.")] = 200,
+    folder: Annotated[Path, typer.Option(help="Folder for the archive and the reports.")] = Path(
+        "pipeline-demo"
+    ),
+) -> None:
+    """Run example pipelines: live totals, an archive, dead letters, an audit, reports."""
     logging.getLogger("cometmq").addHandler(logging.NullHandler())
     console = Console(highlight=False, soft_wrap=True)
     kept = folder.absolute() / f"{datetime.now():%Y-%m-%dT%H-%M-%S}"
@@ -60,9 +61,9 @@ def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
             good = _Demo(console, Path(own), kept, rate).run(seconds)
     except CometError as error:
         console.print(f"the demo failed: {type(error).__name__}: {error}", style="red")
-        return 1
+        raise typer.Exit(1) from None
     console.print(f"\nfinished in {time.monotonic() - begun:.0f} s; all processes have ended")
-    return 0 if good else 1
+    raise typer.Exit(0 if good else 1)
 
 
 def _end(number: int, frame: object) -> None:
@@ -76,8 +77,6 @@ def _stopped_spark() -> Iterator[None]:
     try:
         yield
     finally:
-        from pyspark.sql import SparkSession
-
         if (session := SparkSession.getActiveSession()) is not None:
             session.stop()
 
@@ -112,8 +111,6 @@ class _Demo:
         return self._verdict()
 
     def _spark(self) -> SparkSession:
-        from cometmq.spark.sessions import local_session
-
         self._say("Spark starts on two cores of this machine")
         conf: dict[str, Any] = {
             "spark.log.level": SPARK_LOG,
@@ -152,8 +149,6 @@ class _Demo:
 
     def _pipeline(self, spark: SparkSession, name: str, **given: Any) -> Any:
         """Run a pipeline as its command does, and print what it found."""
-        from cometmq.spark.pipelines import PIPELINES
-
         began = time.monotonic()
         pipeline = PIPELINES[name]
         settings: Any = pipeline.settings
@@ -241,11 +236,13 @@ class _Totals:
 
 
 def _totals(messages: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
     order = f.from_json(f.col("body").cast("string"), ORDER).alias("order")
     return (
         messages.select(order)
         .groupBy("order.country")
         .agg(f.count("*").alias("orders"), f.sum("order.amount").alias("amount"))
     )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -22,9 +22,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from cometmq.client import Message, SendReceipt, StartFrom, StoredMessage
+from cometmq.client import CometError, Message, SendReceipt, StartFrom, StoredMessage
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
-from cometmq.model.errors import CometError
 from cometmq.model.topic import dlq_topic
 from cometmq.remoting.ports import free_broker_port, free_port
 

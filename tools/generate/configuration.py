@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system import java_properties
 from cometmq.system.log_format import LogSettings
-from cometmq.system.settings import Setting, describe
-from cometmq.system.settings_sample import field_texts, sample
+from cometmq.system.settings import Setting, describe, field_texts
 from tools.generate.root import ROOT
 
 FOLDER = ROOT / "conf"
@@ -74,6 +74,38 @@ TITLES = {
 def samples() -> dict[str, str]:
     """Return the text of every sample file by its name."""
     return {name: sample(f"{TITLES[name]} {RULES}", parts) for name, parts in PARTS.items()}
+
+
+def sample(title: str, parts: Mapping[str, Iterable[type]]) -> str:
+    """Return a properties file that names every key, commented out, at its default.
+
+    Args:
+        title: the comment at the top.
+        parts: heading → the settings classes below it.
+    """
+    lines = [f"# {line}" for line in textwrap.wrap(title, LINE_CHARS_MAX)]
+    seen: set[str] = set()
+    for heading, settings_classes in parts.items():
+        lines += ["", f"# ---- {heading} ".ljust(LINE_CHARS_MAX + 2, "-")]
+        for settings_class in settings_classes:
+            for setting in describe(settings_class):
+                if setting.key not in seen:
+                    seen.add(setting.key)
+                    lines += ["", *_entry(setting, field_texts(settings_class)[setting.name])]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(setting: Setting, text: str) -> list[str]:
+    words = f"{text} Expected: {setting.expectation}."
+    if setting.remote:
+        words += " Can be changed while the server runs."
+    lines = [f"# {line}" for line in textwrap.wrap(words, LINE_CHARS_MAX)]
+    return [*lines, "#" + java_properties.render({setting.key: _default_text(setting)}).rstrip()]
+
+
+def _default_text(setting: Setting) -> str:
+    """The default as text; one that depends on the machine is left to the machine."""
+    return "" if setting.depends_on_machine else setting.render(setting.default())
 
 
 def client_settings() -> list[Any]:

@@ -88,8 +88,7 @@ def _settings_rows(settings: type) -> Iterator[str]:
         FILTERSRV_KEYS,
         NAMESRV_KEYS,
     )
-    from cometmq.system.settings import describe
-    from cometmq.system.settings_sample import field_texts
+    from cometmq.system.settings import describe, field_texts
 
     theirs = {*BROKER_KEYS(), *NAMESRV_KEYS(), *FILTERSRV_KEYS(), *CONTROLLER_KEYS()}
     for setting in describe(settings):
@@ -267,8 +266,7 @@ def _variable_prefix(kind: Any) -> str:
 
 
 def _client_setting_rows(kind: Any) -> Iterator[str]:
-    from cometmq.system.settings import describe
-    from cometmq.system.settings_sample import field_texts
+    from cometmq.system.settings import describe, field_texts
 
     for setting in describe(kind):
         shown = setting.render(setting.default())

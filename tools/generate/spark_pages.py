@@ -172,7 +172,7 @@ def _settings(kind: type) -> Iterator[str]:
 
 def _texts(kind: type) -> dict[str, str]:
     """What each field means, those of base classes included."""
-    from cometmq.system.settings_sample import field_texts
+    from cometmq.system.settings import field_texts
 
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,26 @@ def describe(settings: type) -> tuple[Setting, ...]:
     """
     hints = typing.get_type_hints(settings)
     return tuple(_described(field, hints[field.name]) for field in dataclasses.fields(settings))
+
+
+@functools.cache
+def field_texts(settings: type) -> Mapping[str, str]:
+    """Return field name → docstring of a settings class, on one line each."""
+    import ast  # only for help texts and sample files
+    import inspect
+    import textwrap
+
+    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def _described(field: dataclasses.Field[Any], hint: Any) -> Setting:

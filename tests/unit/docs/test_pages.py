@@ -31,8 +31,7 @@ from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
 from cometmq.system.log_format import LogSettings
-from cometmq.system.settings import describe
-from cometmq.system.settings_sample import field_texts
+from cometmq.system.settings import describe, field_texts
 from support.checks.cases import on_each
 from support.clients.client_names import public_names
 from tools.generate import configuration, pages

@@ -21,8 +21,7 @@ from cometmq.spark.pipelines.running.failures import failure_of, is_from_spark
 from cometmq.spark.pipelines.running.progress import Progress, Silent, shown
 from cometmq.spark.pipelines.running.registry import MODULES, PIPELINES, Pipeline, Result
 from cometmq.spark.sources.losses import CONTINUES
-from cometmq.system.settings import Setting, describe
-from cometmq.system.settings_sample import field_texts
+from cometmq.system.settings import Setting, describe, field_texts
 from cometmq.system.standard_streams import open_closed_streams
 
 GOOD, BAD, MISUSED, FAILED = 0, 1, 2, 3

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from cometmq.system import java_properties
-from cometmq.system.settings import describe
-from cometmq.system.settings_sample import field_texts
+from cometmq.system.settings import describe, field_texts
 from tools.generate import configuration
 from tools.generate.root import stale
 
-CONF = Path(__file__).parents[3] / "conf"
-SOURCES = Path(__file__).parents[3] / "src" / "cometmq"
+CONF = Path(__file__).parents[4] / "conf"
+SOURCES = Path(__file__).parents[4] / "src" / "cometmq"
 SAMPLES = configuration.samples()
 KINDS: dict[str, list[type]] = {
     name: [kind for kinds in parts.values() for kind in kinds]

@@ -173,9 +173,19 @@ class IndexFile:
             self.end_ms = self.begin_ms
         self.write_header()
 
-    def log_offset_of(self, number: int) -> int:
-        """Return the log offset of the record of an entry."""
-        return int(record_layout.read_entry(self._memory, self._position(number))[1])
+    def entry(self, number: int) -> tuple[int, int]:
+        """Return the hash of the key of an entry, and the log offset of its record."""
+        hashed, log_offset, _, _ = record_layout.read_entry(self._memory, self._position(number))
+        return hashed, log_offset
+
+    def newest_log(self) -> int:
+        """Return the log offset of the newest record with an entry, or in the header."""
+        newest = self.entry(self.next_entry - 1)[1] if self.next_entry > 1 else 0
+        return int(max(newest, self.end_log))
+
+    def position_of(self, number: int) -> int:
+        """Return the position of an entry in the file."""
+        return self._position(number)
 
     def remove_from(self, log_end: int) -> bool:
         """Remove the entries of records at ``log_end`` or later, the newest ones.
@@ -398,7 +408,7 @@ class Index:
                 continue
             number = next_entry if int(item.path.name) == name else item.next_entry
             while number > 1:
-                log_offset = item.log_offset_of(number - 1)
+                _, log_offset = item.entry(number - 1)
                 if log_offset < log_end:
                     return int(item.path.name), number, log_offset
                 number -= 1
@@ -407,12 +417,13 @@ class Index:
     def truncate(self, log_end: int) -> bool:
         """Remove the entries of records that are not in the log; return whether there were any.
 
-        They are the newest ones, and their chains are complete.
+        They are the newest ones, and their chains are complete. The header lacks those that a
+        killed process wrote last.
         """
         changed = False
-        while self.items and max(item.end_log for item in self.items[-2:]) >= log_end:
+        while self.items and max(item.newest_log() for item in self.items[-2:]) >= log_end:
             newest = self.items[-1]
-            if newest.end_log >= log_end and newest.remove_from(log_end):
+            if newest.newest_log() >= log_end and newest.remove_from(log_end):
                 changed = True
                 break
             self._drop([newest])

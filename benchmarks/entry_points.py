@@ -30,7 +30,7 @@ ROUNDS_MIN = 15
 """Fewer rounds write no result file."""
 LIMIT_MS = 20.0
 SPARK_LOOKUP = "from pyspark.sql.worker import lookup_data_sources"
-SPARK_MODULES = ("", "_log", "_consumequeue", "_index", "_meta")
+SPARK_MODULES = ("", "_log", "_meta")
 Commands = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 """The command without the package and with it, by the name of the row."""
 

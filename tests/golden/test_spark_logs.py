@@ -1,4 +1,4 @@
-"""Stores that RocketMQ 4.9.7 and 5.3.3 wrote, as the Spark formats of files read them."""
+"""Stores that RocketMQ 4.9.7 and 5.3.3 wrote, as the Spark format of logs reads them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import pytest
 
 from cometmq.model.flags import SysFlag
 from cometmq.spark.logs import open_place, watermark
-from cometmq.spark.options.logs import IndexOptions, QueueFileOptions
-from cometmq.spark.options.parsing import parse_options
-from cometmq.spark.sources import consume_queue, index
 from golden.recordings import VECTORS
 from support.spark.log_files import log_reader, read_all, rows_at
 from support.wire.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
-INDEX_FIRST_BYTES = 40
 
 
 @pytest.fixture(params=NAMES)
@@ -111,49 +107,3 @@ def test_every_topic_is_found_by_its_queues(root: Path, facts: dict[str, Any]) -
         looked_up = rows_at(log_reader(root, subscribe=topic, readThrough="queues"))
         assert sorted(looked_up) == walked
         assert walked == [m["physical_offset"] for m in facts["messages"] if m["topic"] == topic]
-
-
-def test_every_unit_is_a_row(root: Path, facts: dict[str, Any]) -> None:
-    """With extension units: place, size, address, tags code, store time, bit map."""
-    for resolved, column in ((True, 3), (False, 2)):
-        given = {"path": str(root), "resolveExtension": str(resolved), "batch.rows": "7"}
-        options = parse_options(QueueFileOptions, given)
-        reader = consume_queue.ConsumeQueueReader(options, consume_queue.COLUMNS)
-        met = [
-            row
-            for part in reader.partitions()
-            for each in reader.read(part)
-            for row in each.to_pylist()
-        ]
-        expected = [
-            {
-                "topic": queue["topic"],
-                "queue_id": queue["queue_id"],
-                "cq_offset": queue["min_offset"] + number,
-                "phy_offset": unit[0],
-                "size": unit[1],
-                "tags_code": unit[column] if len(unit) > 3 else unit[2],
-                "broker_name": None,
-            }
-            for queue in facts["consume_queues"]
-            for number, unit in enumerate(queue["units"])
-        ]
-        assert sorted(met, key=str) == sorted(expected, key=str)
-
-
-def test_every_index_entry_is_a_row(root: Path, facts: dict[str, Any]) -> None:
-    options = parse_options(IndexOptions, {"path": str(root), "batch.rows": "1000"})
-    reader = index.IndexReader(options, index.COLUMNS)
-    tables = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
-
-    assert [len(table) for table in tables] == [f["index_count"] - 1 for f in facts["index_files"]]
-    for table, file in zip(tables, facts["index_files"], strict=True):
-        rows = in_ms(table)
-        assert [row["entry"] for row in rows] == list(range(1, file["index_count"]))
-        assert rows[0]["phy_offset"] == file["begin_phy_offset"]
-        assert rows[-1]["phy_offset"] == file["end_phy_offset"]
-        assert rows[0]["store_timestamp"] == file["begin_timestamp"]
-        assert 0 <= file["end_timestamp"] - rows[-1]["store_timestamp"] < 1000
-        assert all(row["prev"] < row["entry"] for row in rows)
-        places = {message["physical_offset"] for message in facts["messages"]}
-        assert {row["phy_offset"] for row in rows} <= places

@@ -70,39 +70,6 @@ def test_properties_are_a_map(spark: SparkSession, recorded: tuple[Path, dict[st
     assert frame.count() == expected
 
 
-def test_units_and_entries_lead_to_the_messages(
-    spark: SparkSession, recorded: tuple[Path, dict[str, Any]]
-) -> None:
-    """Joined with the log, every unit finds its record, and every record its unit."""
-    root, facts = recorded
-    messages = log(spark, root)
-    units = spark.read.format("rocketmq-consumequeue").load(str(root))
-    entries = spark.read.format("rocketmq-index").load(str(root))
-    joined = units.join(
-        messages,
-        (units.phy_offset == messages.phy_offset)
-        & (units.size == messages.store_size)
-        & (units.cq_offset == messages.queue_offset)
-        & (units.queue_id == messages.queue_id)
-        & (units.topic == messages.topic),
-    )
-    count = sum(len(queue["units"]) for queue in facts["consume_queues"])
-    assert joined.count() == count == len(facts["messages"])
-    found = entries.join(messages, "phy_offset", "left").agg(f.count("*"), f.count("topic"))
-    count = sum(file["index_count"] - 1 for file in facts["index_files"])
-    assert found.collect() == [(count, count)]
-
-
-def test_some_units_and_entries_are_read_alone(spark: SparkSession, store: FilledStore) -> None:
-    units = spark.read.format("rocketmq-consumequeue").schema("cq_offset BIGINT, topic STRING")
-    met = units.option("subscribe", "orders").load(str(store.root)).collect()
-    assert sorted(row.cq_offset for row in met) == sorted([*range(60), *range(60)])
-    assert units.option("subscribe", "none").load(str(store.root)).count() == 0
-    entries = spark.read.format("rocketmq-index").schema("phy_offset BIGINT")
-    # The messages have no key.
-    assert entries.load(str(store.root)).count() == 0
-
-
 # --- batches -------------------------------------------------------------------------------------
 
 
@@ -273,8 +240,6 @@ def test_the_log_of_a_running_broker_is_read(
     frame = log(spark, cluster.store, **given)
     assert found_in(frame) == rows(topic, {0: 30, 2: 5})
     assert frame.where("record_valid AND broker_name = 'broker-a'").count() == 35
-    units = spark.read.format("rocketmq-consumequeue").option("subscribe", topic)
-    assert units.load(str(cluster.store)).count() == 35
 
     query = LogStream(spark, tmp_path, path=cluster.store, startingOffsets="earliest", **given)
     query.once()
@@ -298,5 +263,3 @@ def test_the_programs_of_the_page_run(spark: SparkSession, store: FilledStore) -
         exec(block.replace("/data/store", str(store.root)), made)
     assert made["stream"].isStreaming
     assert made["bad"].collect() == [(bad.log_offset, bad.size_bytes)]
-    assert [row.cq_offset for row in made["units"].where("phy_offset = 0").collect()] == [0]
-    assert "size" in made["lost"].columns

@@ -24,12 +24,10 @@ from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.archive.manifest import Manifest
 from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.archive.tables import DeltaArchive, IcebergArchive
-from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from cometmq.store.config import StoreSettings
-from golden.test_stores import facts_of, settings_of
-from support.stores.small_stores import files_of, opened, put
+from golden.test_stores import facts_of
+from support.stores.small_stores import opened, put
 from support.wire.recorded import unpack_store
 
 if TYPE_CHECKING:
@@ -193,11 +191,9 @@ def test_an_archive_stays_of_its_kind(spark: SparkSession, settings: ArchiveSett
 
 
 @pytest.mark.parametrize("name", ["4.9.7-main", "5.3.3-main"])
-def test_stores_of_rocketmq_are_verified_rebuilt_and_archived(
+def test_stores_of_rocketmq_are_archived_and_verified(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    sizes = facts_of(name)["sizes"]
-    made: StoreSettings = settings_of(name, tmp_path)
     place = str(unpack_store(name, tmp_path))
     archived = str(tmp_path / "archive")
     archive(spark, ArchiveSettings(store=place, to=archived, range_bytes=300_000))
@@ -206,8 +202,6 @@ def test_stores_of_rocketmq_are_verified_rebuilt_and_archived(
         VerifySettings(
             store=place,
             archive=archived,
-            index_slots=sizes["maxHashSlotNum"],
-            range_bytes=300_000,
         ),
     )
     assert told.good
@@ -215,18 +209,6 @@ def test_stores_of_rocketmq_are_verified_rebuilt_and_archived(
     known = {message["physical_offset"] for message in facts_of(name)["messages"]}
     met = read_archive(spark, archived, columns=["phy_offset"]).collect()
     assert known <= {row["phy_offset"] for row in met}
-    rebuild(
-        spark,
-        RebuildSettings(
-            store=place,
-            to=str(tmp_path / "new"),
-            range_bytes=300_000,
-            consume_queue_file_bytes=sizes["mappedFileSizeConsumeQueue"],
-            index_slots=sizes["maxHashSlotNum"],
-            index_entries=sizes["maxIndexNum"],
-        ),
-    )
-    assert files_of(tmp_path / "new" / "consumequeue") == files_of(made.root / "consumequeue")
 
 
 @pytest.mark.local_only

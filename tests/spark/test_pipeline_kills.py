@@ -19,10 +19,8 @@ import pytest
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings
 from cometmq.spark.pipelines.archive.reading import archived_files
-from cometmq.spark.pipelines.rebuild import RebuildSettings
-from cometmq.spark.pipelines.verify import VerifySettings, verify
 from support.runner.tiers import rounds
-from support.stores.small_stores import files_of, opened, put, small_settings
+from support.stores.small_stores import opened, put
 
 COUNT = 1500
 KILLS = rounds(test=4, long=30)
@@ -114,35 +112,3 @@ def test_an_archive_has_every_record_once(store: Path, tmp_path: Path) -> None:
     assert sorted(path.relative_to(to).as_posix() for path in to.rglob("*.parquet")) == sorted(
         files
     )
-
-
-def test_rebuilt_files_are_those_of_the_store(store: Path, tmp_path: Path) -> None:
-    to, runs = tmp_path / "new", tmp_path / "runs"
-    small = small_settings(store)
-    settings = RebuildSettings(
-        store=str(store),
-        to=str(to),
-        runs=str(runs),
-        range_bytes=4096,
-        consume_queue_file_bytes=small.consume_queue_file_bytes,
-        index_slots=small.index_slots,
-        index_entries=small.index_entries,
-    )
-    assert kill_again_and_again("rebuild", settings, runs, resume=True) > 0
-    assert files_of(to / "consumequeue") == files_of(store / "consumequeue")
-    assert list(files_of(to / "index").values()) == list(files_of(store / "index").values())
-    assert not (to / "_rebuild").exists()
-
-
-def test_a_verification_finds_what_there_is_to_find(store: Path, tmp_path: Path) -> None:
-    path = sorted((store / "consumequeue" / "orders" / "3").iterdir())[0]
-    with path.open("r+b") as file:
-        file.seek(20 * 7 + 12)
-        file.write(b"\1\2\3\4\5\6\7\7")
-    runs = tmp_path / "runs"
-    settings = VerifySettings(store=str(store), runs=str(runs), range_bytes=4096, index_slots=16)
-    assert kill_again_and_again("verify", settings, runs, resume=True) > 0
-    done = Runs(runs).all()[-1]
-    expected = verify(None, replace(settings, runs=str(tmp_path / "other")))
-    assert done.counts == expected.run.counts
-    assert done.counts["findings"] == 1

@@ -24,15 +24,11 @@ FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
         ("Write options", "cometmq.spark.options.writing.TopicWriteOptions"),
     ),
     "rocketmq-log": (("Options", "cometmq.spark.options.logs.LogOptions"),),
-    "rocketmq-consumequeue": (("Options", "cometmq.spark.options.logs.QueueFileOptions"),),
-    "rocketmq-index": (("Options", "cometmq.spark.options.logs.IndexOptions"),),
     "rocketmq-meta": (("Options", "cometmq.spark.options.meta.MetaOptions"),),
 }
 """The options of each format that are its own."""
 
 OWN_COLUMNS = {
-    "rocketmq-consumequeue": "cometmq.spark.sources.consume_queue.COLUMNS",
-    "rocketmq-index": "cometmq.spark.sources.index.COLUMNS",
     "rocketmq-meta": "cometmq.spark.sources.meta_rows.META",
 }
 """The columns of formats that are not about messages."""

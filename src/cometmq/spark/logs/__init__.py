@@ -3,7 +3,7 @@
 from cometmq.spark.logs.places import LogFile, LogPlace, open_place
 from cometmq.spark.logs.ranges import ByteRange, missing, plan
 from cometmq.spark.logs.reading import Damage, Reading, read_range
-from cometmq.spark.logs.watermark import Follower, watermark
+from cometmq.spark.logs.watermark import Follower, log_end, watermark
 
 __all__ = [
     "LogFile",
@@ -16,5 +16,6 @@ __all__ = [
     "Damage",
     "read_range",
     "Follower",
+    "log_end",
     "watermark",
 ]

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from cometmq.spark.errors import PlaceError
-from cometmq.spark.logs.storage import Entry, OpenFile, Storage, parent, shown, storage_of
+from cometmq.spark.logs.storage import Entry, OpenFile, Storage
 from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 T = TypeVar("T")
@@ -56,22 +55,6 @@ class Unit(NamedTuple):
     def end(self) -> int:
         """The log offset after the record."""
         return self.log_offset + self.size
-
-
-def store_at(path_or_url: str) -> tuple[Storage, str]:
-    """Return the store whose directory, or whose directory of consume queues, is at a path.
-
-    Raises:
-        PlaceError: there is neither.
-        OptionError: the URL is of no known file system.
-    """
-    storage, path = storage_of(path_or_url)
-    path = path.rstrip("/") or "/"
-    root = parent(path) if path.rpartition("/")[2] == QUEUES else path
-    met = storage.entry(f"{root}/{QUEUES}")
-    if met is None or not met.is_dir:
-        raise PlaceError(f"met no {QUEUES} at {shown(path_or_url)}, expected a store's directory")
-    return storage, root
 
 
 class QueueDirectory(NamedTuple):

@@ -40,6 +40,18 @@ def watermark(place: LogPlace, *, walk: bool = False) -> int:
     return Follower(walk=walk).now(place)
 
 
+def log_end(place: LogPlace, *, closed: bool = False) -> int:
+    """Return the log offset up to which a log is to be read.
+
+    The log of a store that was closed in order, or of one that ``closed`` says is not running, is
+    read to its last record. Otherwise it is read as far as its queues lead.
+    """
+    if place.store is not None and not closed:
+        storage, root = place.store
+        closed = storage.entry(f"{root}/abort") is None
+    return Follower().of_closed(place) if closed else watermark(place)
+
+
 class _End(NamedTuple):
     """Where the records of a file end."""
 

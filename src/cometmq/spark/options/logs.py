@@ -1,4 +1,4 @@
-"""The options of the formats that read a store's files: log, consume queues and index.
+"""The options of the format that reads a store's log.
 
 ``maxBytesPerTrigger``, ``startingOffsets`` and their kin mean what they mean in
 Spark's Kafka source, with places in a log instead of offsets.
@@ -19,12 +19,18 @@ PERMISSIVE = "permissive"
 
 
 @dataclass(frozen=True)
-class PlaceOptions:
-    """Where the files are; the part that all formats of files share."""
+class LogOptions:
+    """Options of the format ``rocketmq-log``."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "pushDownFilters": f"{NO_PUSH_DOWN} subscribe, brokers, filter.tags, filter.keys,"
+        " startingOffsets, endingOffsets, startingTimestamp or endingTimestamp",
+        "snapshot": NO_SNAPSHOT,
+    }
 
     path: str | None = option(None, "path")
-    """A store's directory, its ``commitlog`` (``consumequeue``, ``index``) or one of its files. The
-    last part may have wildcards. It may be a URL (``file://``, ``s3://``, ``gs://``, …)."""
+    """A store's directory, its ``commitlog`` or one of its files. The last part may have wildcards.
+    It may be a URL (``file://``, ``s3://``, ``gs://``, …)."""
     paths: str | None = option(None, "paths")
     """Several paths of one broker, as a JSON array; ``load([…])`` sets it."""
     brokers: str | None = option(None, "brokers")
@@ -35,58 +41,6 @@ class PlaceOptions:
     """Limit on rows of one Arrow batch."""
     batch_bytes: int = option(16 * _MIB, "batch.bytes", unit="bytes", low=1024, high=1 << 30)
     """Limit on bytes of log for one Arrow batch; one record may be larger."""
-
-    def check(self) -> None:
-        """Raise OptionError unless exactly one of the options says where."""
-        given = [each for each in (self.path, self.paths, self.brokers) if each]
-        if len(given) != 1:
-            raise OptionError(f"expected exactly one of path, paths and brokers, met {len(given)}")
-        if self.brokers and self.broker_name:
-            raise OptionError("brokerName is for one broker, and brokers names each: leave it out")
-        self.places()
-
-    def places(self) -> dict[str | None, tuple[str, ...]]:
-        """Return the paths by the names of their brokers; None for a broker without a name."""
-        if self.brokers:
-            return _broker_paths(self.brokers)
-        paths = _path_list(self.paths) if self.paths else (self.path or "",)
-        return {self.broker_name: paths}
-
-
-def _broker_paths(text: str) -> dict[str | None, tuple[str, ...]]:
-    document = _json(text, "brokers")
-    if not isinstance(document, dict) or not document:
-        raise OptionError(f"brokers: expected an object of paths by broker, met {text}")
-    return {name: _paths_of(value, f"brokers, {name}") for name, value in sorted(document.items())}
-
-
-def _path_list(text: str) -> tuple[str, ...]:
-    return _paths_of(_json(text, "paths"), "paths")
-
-
-def _paths_of(value: Any, what: str) -> tuple[str, ...]:
-    paths = [value] if isinstance(value, str) else value
-    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) and p for p in paths):
-        raise OptionError(f"{what}: expected a path or an array of paths, met {value!r}")
-    return tuple(paths)
-
-
-def _json(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"{name}: expected JSON, met {text!r}: {error}") from None
-
-
-@dataclass(frozen=True)
-class LogOptions(PlaceOptions):
-    """Options of the format ``rocketmq-log``."""
-
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "pushDownFilters": f"{NO_PUSH_DOWN} subscribe, brokers, filter.tags, filter.keys,"
-        " startingOffsets, endingOffsets, startingTimestamp or endingTimestamp",
-        "snapshot": NO_SNAPSHOT,
-    }
 
     subscribe: str | None = option(None, "subscribe")
     """Topics to read, separated by commas; all by default."""
@@ -135,7 +89,12 @@ class LogOptions(PlaceOptions):
 
     def check(self) -> None:
         """Raise OptionError where options contradict each other."""
-        super().check()
+        given = [each for each in (self.path, self.paths, self.brokers) if each]
+        if len(given) != 1:
+            raise OptionError(f"expected exactly one of path, paths and brokers, met {len(given)}")
+        if self.brokers and self.broker_name:
+            raise OptionError("brokerName is for one broker, and brokers names each: leave it out")
+        self.places()
         if self.bad_records == PERMISSIVE and not self.validate:
             raise OptionError("badRecords=permissive needs validate=true, which shows bad rows")
         if self.validate and not self.check_crc:
@@ -154,6 +113,38 @@ class LogOptions(PlaceOptions):
     def topics(self) -> frozenset[str]:
         """Return the topics to read, none for all."""
         return _names(self.subscribe)
+
+    def places(self) -> dict[str | None, tuple[str, ...]]:
+        """Return the paths by the names of their brokers; None for a broker without a name."""
+        if self.brokers:
+            return _broker_paths(self.brokers)
+        paths = _path_list(self.paths) if self.paths else (self.path or "",)
+        return {self.broker_name: paths}
+
+
+def _broker_paths(text: str) -> dict[str | None, tuple[str, ...]]:
+    document = _json(text, "brokers")
+    if not isinstance(document, dict) or not document:
+        raise OptionError(f"brokers: expected an object of paths by broker, met {text}")
+    return {name: _paths_of(value, f"brokers, {name}") for name, value in sorted(document.items())}
+
+
+def _path_list(text: str) -> tuple[str, ...]:
+    return _paths_of(_json(text, "paths"), "paths")
+
+
+def _paths_of(value: Any, what: str) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) and p for p in paths):
+        raise OptionError(f"{what}: expected a path or an array of paths, met {value!r}")
+    return tuple(paths)
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: expected JSON, met {text!r}: {error}") from None
 
 
 def _names(text: str | None) -> frozenset[str]:
@@ -183,26 +174,3 @@ def _place(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < -2:
         raise OptionError(f"{what}: expected a physical offset, -1 or -2, met {value!r}")
     return value
-
-
-@dataclass(frozen=True)
-class QueueFileOptions(PlaceOptions):
-    """Options of the format ``rocketmq-consumequeue``."""
-
-    subscribe: str | None = option(None, "subscribe")
-    """Topics to read, separated by commas; all by default."""
-    resolve: bool = option(True, "resolveExtension")
-    """Whether a ``tags_code`` that refers to a unit of ``consumequeue_ext`` is replaced by the code
-    in that unit, if the store has it."""
-
-    def topics(self) -> frozenset[str]:
-        """Return the topics to read, none for all."""
-        return _names(self.subscribe)
-
-
-@dataclass(frozen=True)
-class IndexOptions(PlaceOptions):
-    """Options of the format ``rocketmq-index``."""
-
-    slots: int | None = option(None, "index.slots", low=1, high=1 << 31)
-    """Number of hash slots of a file; by default a fourth of its entries, as in RocketMQ."""

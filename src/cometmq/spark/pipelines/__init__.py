@@ -2,10 +2,9 @@
 
 Each one is a function, a script for ``spark-submit`` (``python -m cometmq.spark.pipelines.NAME``)
 and a command (``cometmq pipeline NAME``). Its name is that of the module here, or of the package
-where it has several; three packages are no pipelines, but what pipelines are made of:
+where it has several; two packages are no pipelines, but what pipelines are made of:
 
     running     what every pipeline needs to run
-    stores      a broker's store in bulk
     findings    what the pipelines that look for something share
 """
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 FORMATS: dict[str, tuple[str, str]] = {
     "rocketmq": ("cometmq.spark.sources.topics", "TopicSource"),
     "rocketmq-log": ("cometmq.spark.sources.log", "LogSource"),
-    "rocketmq-consumequeue": ("cometmq.spark.sources.consume_queue", "ConsumeQueueSource"),
-    "rocketmq-index": ("cometmq.spark.sources.index", "IndexSource"),
     "rocketmq-meta": ("cometmq.spark.sources.meta", "MetaSource"),
 }
 """Module and class of each format."""

@@ -11,8 +11,6 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from cometmq.spark.errors import OptionError
 from cometmq.spark.schema import CORE
 from cometmq.spark.sources import topics
-from cometmq.spark.sources.consume_queue import ConsumeQueueReader
-from cometmq.spark.sources.index import IndexReader
 from cometmq.spark.sources.log_batch import LogBatchReader
 from cometmq.spark.sources.meta import MetaReader
 from cometmq.spark.sources.topic_batch import TopicBatchReader
@@ -59,7 +57,7 @@ def test_readers_are_made_for_the_schema_that_was_asked() -> None:
 
 def test_no_reader_takes_conditions_of_spark() -> None:
     """Spark shares what was pushed between scans, so a reader that heeds it returns wrong rows."""
-    for reader in (TopicBatchReader, LogBatchReader, MetaReader, IndexReader, ConsumeQueueReader):
+    for reader in (TopicBatchReader, LogBatchReader, MetaReader):
         assert reader.pushFilters is DataSourceReader.pushFilters
 
 

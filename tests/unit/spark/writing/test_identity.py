@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.protocol.message_id import decode_unique_id
 from cometmq.spark.writing import Origin, RowKeys
-from support.wire.unique_ids import unique_id_time_ms
+from support.wire.unique_ids import decode_unique_id, unique_id_time_ms
 
 ORIGIN = Origin("job", 7, 3)
 

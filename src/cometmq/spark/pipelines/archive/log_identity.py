@@ -22,6 +22,7 @@ from cometmq.spark.logs import (
     Follower,
     LogPlace,
     Reading,
+    log_end,
     missing,
     open_place,
     read_range,
@@ -36,7 +37,6 @@ from cometmq.spark.pipelines.archive.manifest import (
 )
 from cometmq.spark.pipelines.archive.parquet import parts_of
 from cometmq.spark.pipelines.running.folders import open_folder
-from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.spark.schema import CORE, chosen
 
 log = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from cometmq.spark.logs import (
     ByteRange,
     LogPlace,
     Reading,
+    log_end,
     missing,
     open_place,
     plan,
@@ -39,7 +40,6 @@ from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
 from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
 from cometmq.spark.pipelines.running.work import cores_of, waves
-from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.system.settings import setting
 
 log = logging.getLogger(__name__)

@@ -65,16 +65,24 @@ MODULES: dict[str, str] = {
     "trace": "trace",
     "audit": "audit",
     "verify": "verify",
-    "rebuild": "rebuild",
     "usage": "usage",
 }
 """Name of each pipeline and the module or package that has it."""
+
+
+REMOVED: dict[str, str] = {
+    "rebuild": "a broker that starts rebuilds the queues and the index of its store if they are"
+    " deleted, see docs/howto/verify-a-store.md",
+}
+"""Name of each pipeline of earlier versions, and what to use instead."""
 
 
 class Pipelines(Mapping[str, Pipeline]):
     """All pipelines by name; a module is imported when its pipeline is asked for."""
 
     def __getitem__(self, name: str) -> Pipeline:
+        if name in REMOVED:
+            raise ConfigError(f"the pipeline {name!r} is removed: {REMOVED[name]}")
         if name not in MODULES:
             raise ConfigError(f"no pipeline {name!r}: expected one of {', '.join(MODULES)}")
         module = import_module(f"cometmq.spark.pipelines.{MODULES[name]}")

@@ -1,4 +1,4 @@
-"""Compares a store's queues, index and archive with its log."""
+"""Compares the archive of a log with the log."""
 
 from cometmq.spark.pipelines.verify.pipeline import PIPELINE, VerifySettings, verify
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
-from cometmq.spark.logs import LogPlace, missing
+from cometmq.spark.logs import LogPlace, log_end, missing
 from cometmq.spark.pipelines.archive.log_identity import check_log
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest
 from cometmq.spark.pipelines.archive.parquet import Form, Part, describe, parts_of
@@ -25,7 +25,6 @@ from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.folders import Folder, open_folder
 from cometmq.spark.pipelines.running.progress import Progress
 from cometmq.spark.pipelines.running.work import waves
-from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.clock import Clock, SystemClock
 

@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.spark.pipelines.running.progress import Silent
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from support.stores.small_stores import opened, put, small_settings
+from support.stores.small_stores import opened, put
 
 COUNT = 300
 
@@ -68,22 +67,7 @@ def test_progress_of_an_archive_and_of_its_verification_is_told(store: str, tmp_
     to = str(tmp_path / "archive")
 
     archive(None, ArchiveSettings(store=store, to=to, range_bytes=4096), progress=archived)
-    given = {"store": store, "archive": to, "range_bytes": 4096}
-    verify(None, VerifySettings(**given, index_slots=16), progress=verified)  # type: ignore[arg-type]
+    verify(None, VerifySettings(store=store, archive=to), progress=verified)
 
     archived.check("archive")
-    verified.check("verify", "verify archive")
-
-
-def test_progress_of_a_rebuilding_is_told(store: str, tmp_path: Path) -> None:
-    told = Phases()
-    small = small_settings(Path(store))
-    sizes = {"index_slots": small.index_slots, "index_entries": small.index_entries}
-
-    rebuild(
-        None,
-        RebuildSettings(store=store, to=str(tmp_path / "new"), range_bytes=4096, **sizes),
-        progress=told,
-    )
-
-    told.check("rebuild")
+    verified.check("verify archive")

@@ -371,7 +371,9 @@ class Wire:
     def _handle_frames(self, data: bytearray, end: int) -> int:
         """Handle frame after frame; return where the first one begins that must wait."""
         start = taken = 0
-        frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
+        frame_bytes_max = self._frame_bytes_max
+        # Large responses are written before more are made: the peer may read none of them.
+        out_bytes_max = min(self._out_bytes_max, _JOIN_BYTES_MAX)
         fast_path = self._fast_path
         began_s = monotonic()
         if began_s - self._worked_to_s > _SAME_ITERATION_S:

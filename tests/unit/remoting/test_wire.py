@@ -187,6 +187,25 @@ async def test_all_connections_together_write_a_few_bursts_in_an_iteration(
     assert all(wired.transport.reading for wired in many)
 
 
+@pytest.mark.parametrize("size", [2 * JOIN_BYTES_MAX, BURST_BYTES_MAX])
+async def test_no_requests_are_handled_behind_a_large_response_that_is_not_read(size: int) -> None:
+    handled: list[int] = []
+
+    def respond(request: Request) -> Response:
+        handled.append(request.command.opaque)
+        return Response(body=bytes(size))
+
+    wired = Wired({ECHO: respond})
+    wired.transport.set_write_buffer_limits(high=JOIN_BYTES_MAX)
+    wired.transport.stuck = True
+    wired.transport.arrive(b"".join(asked(opaque) for opaque in range(8)))
+    assert handled == [0]
+    wired.transport.take()
+    while len(wired.answers) < 8:
+        await asyncio.sleep(0)
+    assert handled == list(range(8))
+
+
 async def test_small_responses_do_not_wait_for_bursts() -> None:
     *many, small = wires(9)
     for opaque, wired in enumerate(many):

@@ -19,7 +19,7 @@ from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.model.topic import GROUP_CHARS_MAX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
-from cometmq.remoting.wire import FastPath, Wire
+from cometmq.remoting.wire import JOIN_BYTES_MAX, FastPath, Wire
 from cometmq.store import MessageStore, NewRecord
 from support.checks.cases import case
 from support.checks.waiting import until
@@ -152,6 +152,24 @@ async def test_each_clients_pulls_are_read_fast(both: Both, form: str) -> None:
     missed = [frame(write(FIELDS | {"queueOffset": "9"})), frame(write(FIELDS | {"topic": "none"}))]
     assert await both.same(b"".join(found + missed)) == 0
     assert both.codes == [0] * 5 + [21, 17]
+
+
+async def test_no_pulls_are_handled_behind_a_large_response_that_is_not_read(both: Both) -> None:
+    both.store.append(
+        NewRecord(
+            "T", 1, bytes(2 * JOIN_BYTES_MAX), b"", born_time_ms=1, born_host=HOST, store_host=HOST
+        )
+    )
+    sides = (both.fast, both.general)
+    for side in sides:
+        side.wired.transport.set_write_buffer_limits(high=JOIN_BYTES_MAX)
+        side.wired.transport.stuck = True
+    assert await both.same(pull(queueId="1") * 8) == 0
+    assert [side.stats.get_messages for side in sides] == [1, 1]
+    for side in sides:
+        side.wired.transport.take()
+        await side.wired.answered(8)
+    both.compare()
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 300])

@@ -270,6 +270,40 @@ async def test_a_hole_has_the_time_of_the_message_behind_it(asked: Asked) -> Non
     assert await asked.at_time(key(0), 2_500) == 11
 
 
+async def test_a_message_has_a_store_time_at_its_offset_alone(asked: Asked) -> None:
+    """A broker responds to a pull at a hole with the message behind it."""
+    broker = asked.brokers["a"]
+    broker.put(0, 3, time_ms=1_000)
+    broker.put(0, 3, time_ms=2_000, gap=5)
+    broker.put(1, 4, time_ms=3_000)
+    broker.expire(1, 2)
+
+    for offset, time_ms in ((0, 1_000), (2, 1_000), (3, None), (8, 2_000), (11, None)):
+        placed = await asked.metadata.places.place([key(0)])
+        found = await asked.metadata.store_times(placed, {key(0): offset}, "g")
+        assert found.get(key(0)) == time_ms
+    both = {key(0): 10, key(1): 1}
+    placed = await asked.metadata.places.place(both)
+    assert await asked.metadata.store_times(placed, both, "g") == {key(0): 2_000}
+    assert {pull.consumer_group for pull in broker.pulls} == {"g"}
+
+
+async def test_a_queue_whose_pull_is_refused_has_no_store_time(asked: Asked) -> None:
+    asked.brokers["a"].put(0, 3)
+    refused = Response(ResponseCode.NO_PERMISSION, "no")
+    asked.brokers["a"].script_of[RequestCode.PULL_MESSAGE] = deque([refused])
+    placed = await asked.metadata.places.place([key(0)])
+
+    assert await asked.metadata.store_times(placed, {key(0): 1}, "g") == {}
+
+
+async def test_statistics_say_when_the_newest_message_was_stored(asked: Asked) -> None:
+    asked.brokers["a"].put(0, 3, time_ms=1_000)
+    asked.brokers["a"].put(0, 1, time_ms=2_000)
+
+    assert (await asked.bounds(key(0)))[key(0)].newest_ms == 2_000
+
+
 # --- groups ----------------------------------------------------------------------------------
 
 

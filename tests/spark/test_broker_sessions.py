@@ -95,6 +95,10 @@ def test_bounds_times_and_statistics_are_told(
     wait_until(lambda: time.time() * 1_000 > before_ms + 50, "a later time")
     send(name_servers, topic, 1, [b"y"] * 20)
     assert session.bounds(keys)[keys[1]] == Bounds(0, 50)
+    newest_ms = session.bounds(keys)[keys[1]].newest_ms
+    assert session.store_times({keys[1]: 49, keys[0]: 0}) == {keys[1]: newest_ms}
+    assert session.store_times({keys[1]: 29}) == {keys[1]: before_ms}
+    assert session.store_times({keys[1]: 50}) == {}
     assert session.at_time({keys[1]: before_ms + 25, keys[0]: 0}) == {keys[1]: 30, keys[0]: 0}
     assert session.at_time({keys[1]: 0})[keys[1]] == 0
     assert session.at_time({keys[1]: before_ms + 10_000_000})[keys[1]] == 50

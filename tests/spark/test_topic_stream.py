@@ -19,6 +19,7 @@ from servers import SMALL_FILES, Cluster, CometBroker, RealBroker, Settings
 from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
 from cometmq.spark.offsets import QueueKey
+from cometmq.spark.sources.edges import without_start
 from cometmq.spark.sources.lag import Lag, LagListener
 from support.checks.waiting import wait_until
 from support.spark.spark_topics import ENDS_S, Stream, fill, rows
@@ -177,7 +178,7 @@ def test_a_deleted_topic_fails_the_query_or_is_dropped(stream: MakeStream, delet
     query.once(failOnDataLoss="false")
 
     assert query.found() == sorted(rows(topic, {0: 2}) + rows(other, {0: 2}))
-    assert json.loads(query.ends()[-1]) == {other: {"broker-a": {"0": 2}}}
+    assert without_start(json.loads(query.ends()[-1])) == {other: {"broker-a": {"0": 2}}}
 
 
 @pytest.mark.long_elsewhere
@@ -199,7 +200,7 @@ def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
         )
     fill(deleting, topic, {0: 2})
 
-    with pytest.raises(StreamingQueryException, match="offsets from 5 do not exist"):
+    with pytest.raises(StreamingQueryException, match="the topic was created again"):
         query.once()
     query.once(failOnDataLoss="false", maxOffsetsPerTrigger=1)
     query.once()

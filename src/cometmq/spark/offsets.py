@@ -3,7 +3,9 @@
     topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
     logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
     start      {"$start": "latest"}                           not a place yet: where to begin
-    first end  {"$from": {…}, "orders": {…}}                  with where the first batch begins
+    end        {"$from": {…}, "$stored": {…}, "orders": {…}}  also where queues begin that the start
+                                                              of the batch does not name so, and
+                                                              the store time of the last message
 
 A next offset is the first one not read, as in Kafka. Spark compares documents as texts, and keeps
 them for years: keys are sorted, queues are texts in the order of their numbers, and all numbers
@@ -15,6 +17,7 @@ The shape follows the offsets of Spark's Kafka source.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from cometmq.spark.errors import SourceError
@@ -52,7 +55,8 @@ class QueueRange(NamedTuple):
         return max(self.end - self.start, 0)
 
 
-class Bounds(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bounds:
     """What a queue holds: the offset of its oldest message, and the one its next will have."""
 
     min: int
@@ -60,6 +64,8 @@ class Bounds(NamedTuple):
     master: bool = True
     """Whether the master said so. A replica may lag behind it, or keep messages for a shorter time:
     what the replica lacks is not lost."""
+    newest_ms: int = field(default=0, compare=False)
+    """The store time of the message before ``max``; 0 if the broker did not say it."""
 
 
 Positions: TypeAlias = dict[QueueKey, int]

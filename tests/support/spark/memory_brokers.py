@@ -55,9 +55,13 @@ class MemoryBrokers:
         """Brokers that are not registered now."""
         self.replicas: dict[QueueKey, Bounds] = {}
         """What a replica says of queues whose master does not answer."""
+        self.tells_newest = True
+        """Whether bounds say when the newest message was stored; not all brokers do."""
         self.denied: Exception | None = None
         """What the next read ends with."""
         self.asked: Counter[str] = Counter()
+        self.now_ms = 1_000
+        """The clock of all brokers: each message takes a millisecond."""
         self.pulled: list[Filter | None] = []
         self.pulled_by: list[str] = []
 
@@ -80,13 +84,15 @@ class MemoryBrokers:
         *,
         tags: str = "",
         keys: str = "",
-        time_ms: int = 1_000,
+        time_ms: int | None = None,
         body: bytes = b"x",
     ) -> None:
-        """Append equal messages to a queue."""
+        """Append equal messages to a queue, stored at a time or one after the other."""
         properties = {name: text for name, text in (("TAGS", tags), ("KEYS", keys)) if text}
         queue = self.held[key]
         for _ in range(count):
+            self.now_ms += 1
+            stored_ms = self.now_ms if time_ms is None else time_ms
             record = encode_record(
                 key.topic.encode(),
                 body,
@@ -94,18 +100,23 @@ class MemoryBrokers:
                 queue_id=key.queue_id,
                 queue_offset=queue.max,
                 log_offset=100 * queue.max,
-                born_time_ms=time_ms,
+                born_time_ms=stored_ms,
                 born_host=HOST,
-                store_time_ms=time_ms,
+                store_time_ms=stored_ms,
                 store_host=HOST,
             )
-            queue.records.append((record, tags, time_ms))
+            queue.records.append((record, tags, stored_ms))
 
     def expire(self, key: QueueKey, up_to: int) -> None:
         """Forget the messages before an offset."""
         queue = self.held[key]
         del queue.records[: up_to - queue.min]
         queue.min = up_to
+
+    def truncate(self, key: QueueKey, end: int) -> None:
+        """Lose the messages from an offset on, as a broker does that is killed before a flush."""
+        queue = self.held[key]
+        del queue.records[end - queue.min :]
 
     def make_anew(self, key: QueueKey) -> None:
         """Delete a queue and make it again, empty."""
@@ -148,13 +159,24 @@ class MemoryBrokers:
         there = self._there(keys, gone)
         if masters_only:
             self._there_with_masters(there)
-        masters = {key: Bounds(self.held[key].min, self.held[key].max) for key in there}
+        masters = {key: self._bounds_of(key) for key in there}
         return masters | {key: self.replicas[key] for key in there if key in self.replicas}
 
     def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
         self.asked["at_time"] += 1
         there = self._there_with_masters(key_times)
         return {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
+
+    def store_times(
+        self, offsets: Mapping[QueueKey, int], *, group: str = ""
+    ) -> dict[QueueKey, int]:
+        self.asked["store_times"] += 1
+        self.pulled_by.append(group)
+        return {
+            key: self.held[key].records[offsets[key] - self.held[key].min][2]
+            for key in self._there(offsets, set())
+            if self.held[key].min <= offsets[key] < self.held[key].max
+        }
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
         there = self._there_with_masters(keys)
@@ -192,6 +214,11 @@ class MemoryBrokers:
             yield b"".join(record for record, tag, _ in taken if _passes(filter, tag))
 
     # --- how ------------------------------------------------------------------------------------
+
+    def _bounds_of(self, key: QueueKey) -> Bounds:
+        queue = self.held[key]
+        newest_ms = queue.records[-1][2] if queue.records and self.tells_newest else 0
+        return Bounds(queue.min, queue.max, newest_ms=newest_ms)
 
     def registered(self) -> list[QueueKey]:
         return [key for key in self.held if key.broker not in self.away]

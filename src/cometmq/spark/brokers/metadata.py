@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._connection.routes import LOGICAL_PREFIX
 from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ResponseError
@@ -22,7 +23,7 @@ from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
 from cometmq.remoting import check
-from cometmq.spark.brokers.patience import AwayError
+from cometmq.spark.brokers.patience import AwayError, is_passing
 from cometmq.spark.brokers.placing import (
     Placed,
     Places,
@@ -78,7 +79,12 @@ class Metadata:
         stats = await self._stats(placed)
         rest = [key for key in placed.addresses if key not in stats]
         found = {
-            key: Bounds(each.min_offset, each.max_offset, address == placed.master(key))
+            key: Bounds(
+                each.min_offset,
+                each.max_offset,
+                address == placed.master(key),
+                each.last_update_timestamp,
+            )
             for key, (address, each) in stats.items()
         }
         found.update(await ask_each(rest, lambda key: self._bounds_of(placed, key)))
@@ -126,6 +132,37 @@ class Metadata:
         return await ask_each(
             list(placed.addresses), lambda key: self._at_time(placed, key, times[key])
         )
+
+    async def store_times(
+        self, placed: Placed, offsets: Mapping[QueueKey, int], group: str
+    ) -> dict[QueueKey, int]:
+        """Give the store time in ms of one message of each queue, by offset.
+
+        Queues are left out that have no message at the offset, or whose broker refuses the pull, as
+        are queues of static topics, whose messages move between brokers.
+        """
+        keys = [key for key in placed.addresses if not key.broker.startswith(LOGICAL_PREFIX)]
+        found = await ask_each(keys, lambda key: self._store_time(placed, key, offsets[key], group))
+        return {key: time_ms for key, time_ms in found.items() if time_ms is not None}
+
+    async def _store_time(
+        self, placed: Placed, key: QueueKey, offset: int, group: str
+    ) -> int | None:
+        pull = Pull(group, queue_of(key), Filter(), max_messages=1)
+
+        async def ask(address: str) -> int | None:
+            result = await pull_once(
+                self._brokers, address, pull, QueueOffset(offset), timeout=PULL_S
+            )
+            message = next(iter(result.messages), None)
+            return message.store_time_ms if message and message.queue_offset == offset else None
+
+        try:
+            return await ask_one_of(placed.addresses[key], ask)
+        except ResponseError as error:
+            if is_passing(error):
+                raise
+            return None
 
     async def committed(self, placed: Placed, group: str) -> dict[QueueKey, int]:
         """Give what a group has committed; queues of which it has committed nothing are left out.

@@ -166,6 +166,24 @@ class BrokerSession:
             lambda metadata, placed: metadata.at_time(placed, key_times),
         )
 
+    def store_times(
+        self, offsets: Mapping[QueueKey, int], *, group: str = READ_GROUP
+    ) -> dict[QueueKey, int]:
+        """Give the store time in ms since 1970 of one message of each queue.
+
+        Queues without a message at the offset are left out, and queues that are no longer readable.
+
+        Args:
+            offsets: the offset of the message by queue.
+            group: on whose behalf messages are pulled.
+        """
+        return self._ask_of(
+            offsets,
+            "store times",
+            set(),
+            lambda metadata, placed: metadata.store_times(placed, offsets, group),
+        )
+
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
         """Give what a group has committed; queues where it has committed nothing are left out.
 

@@ -104,8 +104,8 @@ class TopicReadOptions(ConnectionOptions):
     """Limit on offsets that one task reads."""
 
     fail_on_data_loss: bool = option(True, "failOnDataLoss")
-    """Whether to fail if messages to read have expired, or if a topic was deleted or created again.
-    If false, the query continues and logs a warning."""
+    """Whether to fail if messages to read have expired, if a broker lost messages that were read,
+    or if a topic was deleted or created again. If false, the query continues and logs a warning."""
 
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties`` with all properties of a message."""

@@ -10,7 +10,16 @@ the end of the first batch carries the offsets that the start stood for, and the
     {"$from": {"orders": {"broker-a": {"0": 23}}}, "orders": {"broker-a": {"0": 42}}}
 
 It names them by another key than a start, which stays to be resolved: both may be without offsets,
-where a pattern matches no topic yet.
+where a pattern matches no topic yet. The end of any other batch names queues there that the batch
+does not read from their offset in the start: new queues, queues that were created again, and
+queues whose messages have expired or were lost.
+
+The end of a batch also has the store time of the last message before each offset, by which
+`cometmq.spark.sources.queue_identity` recognizes the queue later:
+
+    {"$stored": {"orders": {"broker-a": {"0": 1735689600000}}}, "orders": {"broker-a": {"0": 42}}}
+
+Checkpoints of older versions have no store times.
 
 A start that would be another one a moment later, such as the latest, is fixed by a first batch
 without rows: `Edge.repeatable` tells which is which.
@@ -38,7 +47,9 @@ LISTED_MAX = 8
 START = "$start"
 """Alone in a document: a start that is not resolved yet."""
 FROM = "$from"
-"""In the end of a first batch: the offsets that it begins at."""
+"""In the end of a batch: the offsets that queues begin at, if the batch's start has others."""
+STORED = "$stored"
+"""In the end of a batch: the store times in ms of the last messages before the offsets."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +204,15 @@ def of_masters(
     return {**bounds, **session.bounds(unsure, masters_only=True)} if unsure else bounds
 
 
+def stored_in(document: Mapping[str, Any]) -> Positions:
+    """Return the store times in the end of a batch, by queue; none if an older version wrote it.
+
+    Raises:
+        SourceError: they have another shape.
+    """
+    return from_json(document.get(STORED, {}), f"{STORED} of an offset of this stream")
+
+
 def is_start(document: Any) -> bool:
     """Whether a document stands for a start, and not yet for offsets."""
     return isinstance(document, dict) and set(document) == {START}
@@ -204,10 +224,10 @@ def first_end(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> dict[str, A
 
 
 def without_start(document: Any) -> Any:
-    """Return the offsets of a document, which may be the end of a first batch."""
-    if not isinstance(document, dict) or FROM not in document:
+    """Return the offsets of a document, without what the end of a batch says besides."""
+    if not isinstance(document, dict):
         return document
-    return {name: value for name, value in document.items() if name != FROM}
+    return {name: value for name, value in document.items() if name not in (FROM, STORED)}
 
 
 def start_in(end: Mapping[str, Any]) -> Any:

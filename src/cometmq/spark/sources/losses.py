@@ -1,9 +1,15 @@
 """Handles offsets that are out of range: expired, or beyond the end of the queue.
 
-    what is asked             usually          with failOnDataLoss=false
-    start < min, expired      DataLossError    begin at min
-    start > max               DataLossError    begin at min
-    end > max, cut off        DataLossError    end at max
+    what is asked                     usually          with failOnDataLoss=false
+    start < min, expired              DataLossError    begin at min
+    a new queue with min > 0          DataLossError    begin at min
+    queue created again               DataLossError    begin at min
+    queue lost its end                DataLossError    begin at the first message stored since
+    start > max, not known which      DataLossError    begin at min
+    end > max, truncated              DataLossError    end at max
+
+`cometmq.spark.sources.queue_identity` tells a queue that was created again from one that lost its
+end, if the checkpoint has store times.
 
 Bounds that a replica told while its master did not answer show no loss: the range stays as it is,
 and the task that reads it asks the master again. Each loss that is gone over is one warning in the
@@ -15,9 +21,13 @@ The rule is that of Spark's Kafka source (reportDataLoss).
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from cometmq.spark.errors import DataLossError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
+
+if TYPE_CHECKING:
+    from cometmq.spark.sources.queue_identity import Change
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +90,56 @@ class Losses:
         self.report(f"{key}: {what}; the queue has {limits.min} to {limits.max}")
         return limits.min
 
+    def added(self, key: QueueKey, limits: Bounds) -> int:
+        """Return where a queue begins that was added while the query ran, which is its oldest
+        message.
+
+        Raises:
+            DataLossError: messages before it have expired, and that is an error.
+        """
+        if limits.min > 0:
+            self.report(
+                f"{key}: a new queue, offsets 0 to {limits.min} have expired;"
+                f" the queue has {limits.min} to {limits.max}"
+            )
+        return limits.min
+
+    def changed(self, key: QueueKey, offset: int, change: Change, limits: Bounds) -> int:
+        """Return where a queue is read from that does not hold what was read before an offset.
+
+        Raises:
+            DataLossError: that is an error.
+        """
+        if change.created_again:
+            what = "the topic was created again, or the broker lost its messages"
+        else:
+            what = (
+                "the broker lost the end of its log, with the messages at offsets"
+                f" {change.start} to {offset}"
+            )
+        self.report(
+            f"{key}: {what}; the query is at offset {offset}, the queue has {limits.min} to"
+            f" {limits.max} and is read from {change.start}"
+        )
+        return change.start
+
+    def remaining(self, each: QueueRange, change: Change, limits: Bounds) -> QueueRange:
+        """Return what a changed queue still has of a range that was planned before.
+
+        Raises:
+            DataLossError: it is not all of the range, and that is an error.
+        """
+        self.changed(each.key, each.end, change, limits)
+        if change.created_again:
+            return each._replace(end=each.start)
+        start = self.begin(each.key, each.start, limits) if each.start < limits.min else each.start
+        return each._replace(start=start, end=max(start, min(change.start, each.end)))
+
     def within(self, each: QueueRange, limits: Bounds) -> QueueRange:
         """Return the part of a range that a queue has.
 
-        A range that ends before it begins was planned when the queue had been made anew: it begins
-        with the queue. One that lies behind the queue's end was planned before: nothing of it is
+        A range that ends before it begins was planned by an older version, when the queue had been
+        created again: it begins with the queue. One that lies behind the queue's end was planned before: nothing of it is
         left, and the batch that is planned next begins with the queue.
 
         Raises:

@@ -51,6 +51,15 @@ class Selection:
         topics = self._topics_now(session)
         return session.queues(topics) if topics else []
 
+    def takes(self, key: QueueKey) -> bool:
+        """Whether these options choose a queue, whether or not it exists."""
+        if self.assigned is not None:
+            return key in self.assigned
+        if self.topics is not None:
+            return key.topic in self.topics
+        pattern = self.pattern or ""
+        return re.fullmatch(pattern, key.topic) is not None and _is_meant(key.topic, pattern)
+
     def queues_there(self, session: BrokerSession) -> list[QueueKey]:
         """Ask the same, and pass over topics that do not exist."""
         if self.assigned is not None:

@@ -2,8 +2,11 @@
 
     first batch     $start  → $from and offsets     the end says where the batch begins (see edges)
     any other       offsets → offsets               never less than before, but for a queue that was
-                                                    made anew
+                                                    created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
+
+Queues that the options do not choose any more are left out of the next batch, with a line in the
+log: their messages are not lost.
 
 One reader lives on the driver as long as a query runs, and remembers bounds, the target of
 AvailableNow and when a batch was last due; the readers of tasks are other objects. What Spark must
@@ -29,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import GoneError, SourceError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.topics import TopicReadOptions
@@ -38,14 +42,17 @@ from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import (
     FROM,
     LATEST,
+    STORED,
     first_end,
     is_start,
     of_masters,
     start_in,
     start_of,
+    stored_in,
     without_start,
 )
 from cometmq.spark.sources.losses import Losses
+from cometmq.spark.sources.queue_identity import Change, QueueIdentity
 from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection
 from cometmq.spark.sources.topic_batch import read_partition
@@ -113,24 +120,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: messages behind ``start`` are not there any more, and that is an error.
             UnreachableError: servers did not answer for long.
         """
-        first = is_start(start)
-        bounds = self._first_bounds() if first else self._bounds(_known(start))
-        if not first:
-            bounds = of_masters(self._session, bounds, set(bounds) - set(_known(start)))
-        self._look(bounds)
-        known = self._start.resolve(self._session, bounds) if first else _known(start)
-        ranges = self._news(known, bounds, first=first)
-        starts = {each.key: each.start for each in ranges}
-        if first and not self._start.repeatable:
-            return first_end(to_json(starts), self._ends_at(starts, bounds))
-        if self._holds_back(ranges):
-            return start if FROM in start else to_json(known)
-        ends = {each.key: each.end for each in _cut(ranges, limit)}
-        if first:
-            return first_end(to_json(starts), self._ends_at(ends, bounds))
-        if FROM in start and ends == known:
-            return start
-        return self._ends_at(ends, bounds)
+        return self._first_end(limit) if is_start(start) else self._next_end(start, limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return where queues ended when last looked at, for the progress of the query."""
@@ -178,10 +168,58 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _session(self) -> BrokerSession:
         return self._connect(self._options)
 
-    def _first_bounds(self) -> Limits:
-        """Ask for the bounds of the chosen queues, all of which have to be there."""
-        bounds: Limits = self._session.bounds(self._selection.queues(self._session))
-        return bounds
+    @property
+    def _identity(self) -> QueueIdentity:
+        return QueueIdentity(self._session, self._options.reading_group or READ_GROUP)
+
+    def _first_end(self, limit: ReadLimit) -> dict[str, Any]:
+        """Return where the first batch begins and ends; all chosen queues have to be there."""
+        bounds = self._session.bounds(self._selection.queues(self._session))
+        self._look(bounds)
+        known = self._start.resolve(self._session, bounds)
+        ranges = [
+            self._range(
+                key, self._losses.begin(key, known[key], limits, self._start.naming(key)), limits
+            )
+            for key, limits in sorted(bounds.items())
+        ]
+        self._last_batch_s = self._clock.monotonic()
+        starts = {each.key: each.start for each in ranges}
+        ends = starts
+        if self._start.repeatable:
+            ends = {each.key: each.end for each in _cut(ranges, limit)}
+        stored = self._identity.stored(ends, bounds)
+        return first_end(to_json(starts), self._ends_at(ends, stored, bounds))
+
+    def _next_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the batch behind another one ends."""
+        given, stored = _known(start), stored_in(start)
+        known = {key: offset for key, offset in given.items() if self._selection.takes(key)}
+        bounds = self._bounds(known)
+        bounds = of_masters(self._session, bounds, set(bounds) - set(known))
+        self._look(bounds)
+        changes = self._identity.changes(known, stored, bounds)
+        ranges = self._news(known, bounds, changes)
+        begins = {each.key: each.start for each in ranges if known.get(each.key) != each.start}
+        is_due = bool(changes or begins) or not given.keys() <= bounds.keys()
+        if self._holds_back(ranges, is_due=is_due):
+            return start
+        ends = {each.key: each.end for each in _cut(ranges, limit)}
+        if ends == known and not is_due:
+            return start
+        self._log_dropped(given, known)
+        known = {key: offset for key, offset in known.items() if key not in changes}
+        stored = self._identity.stored_since(known, stored, ends, bounds)
+        end = self._ends_at(ends, stored, bounds)
+        return {FROM: to_json(begins), **end} if begins else end
+
+    def _log_dropped(self, given: Positions, known: Positions) -> None:
+        for key in sorted(given.keys() - known.keys()):
+            logger.warning(
+                "no longer subscribed, it is not read from this batch on: %s, read up to offset %d",
+                key,
+                given[key],
+            )
 
     def _bounds(self, known: Positions) -> Limits:
         """Ask for the bounds of the queues that a query has, and of those that are new.
@@ -211,69 +249,102 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._bounded and self._target is None:
             self._target = self._newest
 
-    def _news(self, known: Positions, bounds: Limits, *, first: bool) -> list[QueueRange]:
+    def _news(
+        self, known: Positions, bounds: Limits, changes: Mapping[QueueKey, Change]
+    ) -> list[QueueRange]:
         """Return what there is behind the known offsets; a queue that is new begins at its min.
 
         Raises:
             DataLossError: a queue does not have what is behind its offset.
         """
         return [
-            self._news_of(key, known.get(key), limits, self._start.naming(key) if first else "")
+            self._range(key, self._begin(key, known, limits, changes.get(key)), limits)
             for key, limits in sorted(bounds.items())
             if self._target is None or key in self._target or key in known
         ]
 
-    def _news_of(
-        self, key: QueueKey, known: int | None, limits: Bounds, named_by: str
-    ) -> QueueRange:
-        start = limits.min if known is None else self._losses.begin(key, known, limits, named_by)
+    def _begin(self, key: QueueKey, known: Positions, limits: Bounds, change: Change | None) -> int:
+        if key not in known:
+            return self._losses.added(key, limits)
+        if change is not None:
+            return self._losses.changed(key, known[key], change, limits)
+        return self._losses.begin(key, known[key], limits)
+
+    def _range(self, key: QueueKey, start: int, limits: Bounds) -> QueueRange:
         end = limits.max
         if self._target is not None:
             end = min(end, self._target.get(key, start))
         return QueueRange(key, start, max(start, end))
 
-    def _holds_back(self, ranges: Sequence[QueueRange]) -> bool:
+    def _holds_back(self, ranges: Sequence[QueueRange], *, is_due: bool) -> bool:
         """Whether to wait for more messages, and not for too long."""
         now_s, last_s = self._clock.monotonic(), self._last_batch_s
         size = sum(each.size for each in ranges)
         least = self._options.min_offsets_per_trigger
         waited = last_s is None or now_s - last_s >= self._options.max_trigger_delay_s
-        if least is not None and size < least and not waited and not self._bounded:
+        waited = waited or is_due or self._bounded
+        if least is not None and size < least and not waited:
             return True
         self._last_batch_s = now_s
         return False
 
-    def _ends_at(self, ends: Positions, bounds: Limits) -> dict[str, Any]:
+    def _ends_at(self, ends: Positions, stored: Positions, bounds: Limits) -> dict[str, Any]:
         self._planned = ends, bounds
-        return to_json(ends)
+        return ({STORED: to_json(stored)} if stored else {}) | to_json(ends)
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueueRange]:
-        begins, ends = _known(start_in(end) if is_start(start) else start), _known(end)
+        ends = _known(end)
+        if is_start(start):
+            begins = _known(start_in(end))
+        else:
+            begins = _known(start) | _known(end.get(FROM, {}))
         if begins == ends:
             return []
-        bounds, losses = self._bounds_at(ends)
-        oldest = {key for key in bounds if key not in begins or ends[key] < begins[key]}
-        bounds = of_masters(self._session, bounds, oldest)
-        return [
-            losses.within(QueueRange(key, begins.get(key, limits.min), ends[key]), limits)
-            for key, limits in sorted(bounds.items())
-        ]
+        if self._planned is not None and self._planned[0] == ends:
+            return self._ranges_of_plan(begins, ends, self._planned[1])
+        return self._ranges_again(begins, ends, stored_in(end))
 
-    def _bounds_at(self, ends: Positions) -> tuple[Limits, Losses]:
-        """Return the bounds of a batch's queues: those it was planned by, or what they are now.
+    def _ranges_of_plan(
+        self, begins: Positions, ends: Positions, bounds: Limits
+    ) -> list[QueueRange]:
+        """Return the ranges of a batch that was planned just now, with the bounds of its plan.
 
         What is lost was reported when it was planned.
         """
-        if self._planned is not None and self._planned[0] == ends:
-            bounds = {key: self._planned[1][key] for key in ends}
-            return bounds, Losses(fail=False, silent=True)
+        losses = Losses(fail=False, silent=True)
+        return [
+            losses.within(QueueRange(key, begins[key], end), bounds[key])
+            for key, end in sorted(ends.items())
+        ]
+
+    def _ranges_again(
+        self, begins: Positions, ends: Positions, stored: Positions
+    ) -> list[QueueRange]:
+        """Return the ranges of a batch that an earlier run of the query planned.
+
+        Raises:
+            DataLossError: messages of the batch are not there any more, and that is an error.
+        """
         gone: set[QueueKey] = set()
-        asked: Limits = self._session.bounds(list(ends), gone=gone)
+        bounds: Limits = self._session.bounds(list(ends), gone=gone)
         for key in sorted(gone):
             self._losses.report(
                 f"{key}: no longer readable, a batch should end at offset {ends[key]}"
             )
-        return asked, self._losses
+        oldest = {key for key in bounds if key not in begins or ends[key] < begins[key]}
+        bounds = of_masters(self._session, bounds, oldest)
+        changes = self._identity.changes(ends, stored, bounds)
+        return [
+            self._remaining(
+                QueueRange(key, begins.get(key, limits.min), ends[key]), limits, changes.get(key)
+            )
+            for key, limits in sorted(bounds.items())
+        ]
+
+    def _remaining(self, each: QueueRange, limits: Bounds, change: Change | None) -> QueueRange:
+        if change is None:
+            return self._losses.within(each, limits)
+        return self._losses.remaining(each, change, limits)
 
 
 def _known(document: dict[str, Any]) -> Positions:

@@ -87,6 +87,13 @@ def caught_up(brokers: MemoryBrokers, count: int, **options: Any) -> tuple[Queue
     return key, query
 
 
+def forget_additions(checkpoint: Checkpoint) -> None:
+    """Leave the offsets of the last batch alone, as older versions wrote them."""
+    document = json.loads(checkpoint.ends[-1])
+    offsets = {name: each for name, each in document.items() if not name.startswith("$")}
+    checkpoint.ends[-1] = json.dumps(offsets)
+
+
 def rows(key: QueueKey, *offsets: int) -> list[Row]:
     return [(key.topic, key.queue_id, offset) for offset in offsets]
 
@@ -157,7 +164,8 @@ def test_the_start_is_symbolic_and_the_latest_is_fixed_by_a_batch_without_rows(
     assert run.reader.initialOffset() == {"$start": "latest"}
     assert run.trigger() == []
     fixed = '{"t": {"broker-a": {"0": 3}}}'
-    assert query.checkpoint.ends == [f'{{"$from": {fixed}, {fixed[1:]}']
+    stored = '{"t": {"broker-a": {"0": 1003}}}'
+    assert query.checkpoint.ends == [f'{{"$from": {fixed}, "$stored": {stored}, {fixed[1:]}']
     assert run.partitions == 0
     assert run.trigger() is None, "no news gives the very same text"
 
@@ -312,12 +320,14 @@ def test_no_news_gives_the_very_same_text(brokers: MemoryBrokers) -> None:
 
 
 def test_documents_of_another_order_are_understood_and_put_right(brokers: MemoryBrokers) -> None:
-    brokers.create("t")
+    _, second = brokers.create("t")
     query = Query(brokers)
     query.checkpoint.ends, query.checkpoint.done = ['{"t": {"broker-a": {"1": 0, "0": 0}}}'], 1
 
-    assert query.once() == []
-    assert query.checkpoint.ends[-1] == '{"t": {"broker-a": {"0": 0, "1": 0}}}'
+    assert query.start().trigger() is None
+    brokers.send(second, 1)
+    assert query.once() == rows(second, 0)
+    assert query.checkpoint.ends[-1].endswith('"t": {"broker-a": {"0": 0, "1": 1}}}')
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -501,7 +511,8 @@ def test_a_deleted_topic_is_dropped_where_loss_is_no_failure(
         assert run.drain() == rows(other, 0, 1)
 
     assert "topic t, queue 0 of broker-a: no longer readable" in caplog.text
-    assert query.checkpoint.ends[-1] == '{"u": {"broker-a": {"0": 2}}}'
+    assert query.checkpoint.ends[-1].endswith('"u": {"broker-a": {"0": 2}}}')
+    assert '"t"' not in query.checkpoint.ends[-1]
     (again,) = brokers.create("t", queues=1)
     brokers.send(again, 1)
     assert run.drain() == rows(again, 0)
@@ -536,7 +547,243 @@ def test_a_broker_that_is_away_is_no_loss_but_an_error(brokers: MemoryBrokers, f
     assert query.once() == rows(other, 0)
 
 
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_queues_that_are_no_longer_subscribed_are_dropped_from_the_next_batch_on(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture, fail: str, now: bool
+) -> None:
+    """Not subscribing any more is a choice and no loss; every trigger has one rule."""
+    (old,) = brokers.create("t", queues=1)
+    (new,) = brokers.create("u", queues=1)
+    brokers.send(old, 2)
+    query = Query(brokers, failOnDataLoss=fail)
+    query.once()
+    brokers.send(old, 3)
+    brokers.send(new, 1)
+    query.given["subscribe"] = "u"
+    with caplog.at_level(logging.WARNING):
+        found = query.once(available_now=now)
+        brokers.send(old, 1)
+        brokers.send(new, 1)
+        found += query.once(available_now=now)
+
+    assert found == rows(new, 0, 1)
+    text = "no longer subscribed, it is not read from this batch on: topic t, queue 0 of broker-a"
+    assert caplog.text.count(f"{text}, read up to offset 2") == 1
+    query.given["subscribe"] = "t,u"
+    assert query.once(available_now=now) == rows(old, *range(6)), "subscribed again, it is new"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"subscribe": "u"},
+        {"subscribePattern": "[u-z]"},
+        {"assign": '{"t": {"broker-a": [1]}, "u": {"broker-a": [0]}}'},
+    ],
+)
+def test_a_batch_is_repeated_with_the_queues_that_it_was_planned_with(
+    brokers: MemoryBrokers, choice: dict[str, str]
+) -> None:
+    (old,) = brokers.create("t", queues=1)
+    (new,) = brokers.create("u", queues=1)
+    query = Query(brokers)
+    query.once()
+    brokers.send(old, 2)
+    query.fail_a_batch()
+    brokers.create("t", queues=2)
+    del query.given["subscribe"]
+    query.given |= choice
+    brokers.send(old, 1)
+    brokers.send(new, 1)
+
+    assert query.once() == rows(old, 0, 1) + rows(new, 0)
+
+
+def test_a_topic_that_a_pattern_chooses_and_that_is_gone_is_a_loss(brokers: MemoryBrokers) -> None:
+    brokers.create("t", queues=1)
+    query = Query(brokers, subscribePattern="[t-v]")
+    del query.given["subscribe"]
+    query.once()
+    brokers.delete("t")
+
+    with pytest.raises(DataLossError, match="topic t, queue 0 of broker-a: no longer readable"):
+        query.once()
+
+
 # --- messages that are not there any more --------------------------------------------------------
+
+
+def test_a_new_queue_whose_first_messages_have_expired_fails_the_query(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were not read: as with a new partition of Spark's Kafka source."""
+    _, query = caught_up(brokers, 2)
+    _, new = brokers.create("t", queues=2)
+    brokers.send(new, 9)
+    brokers.expire(new, 7)
+
+    text = "queue 1 of broker-a: a new queue, offsets 0 to 7 have expired; the queue has 7 to 9"
+    with pytest.raises(DataLossError, match=text):
+        query.once()
+    query.given["failOnDataLoss"] = "false"
+    with caplog.at_level(logging.WARNING):
+        assert query.once() == rows(new, 7, 8)
+    assert caplog.text.count(text) == 1
+
+
+def test_a_batch_of_a_new_queue_whose_messages_expire_before_it_is_repeated_fails(
+    brokers: MemoryBrokers,
+) -> None:
+    _, query = caught_up(brokers, 2)
+    _, new = brokers.create("t", queues=2)
+    brokers.send(new, 9)
+    query.fail_a_batch()
+    brokers.expire(new, 4)
+
+    with pytest.raises(DataLossError, match="queue 1 of broker-a: offsets from 0 have expired"):
+        query.once()
+
+
+def lose_last(brokers: MemoryBrokers, key: QueueKey) -> None:
+    brokers.truncate(key, brokers.held[key].max - 1)
+
+
+def create_again(brokers: MemoryBrokers, key: QueueKey) -> None:
+    brokers.make_anew(key)
+
+
+@pytest.fixture(params=[True, False], ids=["statistics", "pulls"])
+def telling(brokers: MemoryBrokers, request: pytest.FixtureRequest) -> MemoryBrokers:
+    """Brokers whose statistics say when the newest message was stored, or not."""
+    brokers.tells_newest = request.param
+    return brokers
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5])
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 3}])
+def test_one_lost_message_makes_no_duplicates(
+    telling: MemoryBrokers, caplog: pytest.LogCaptureFixture, sent: int, limit: dict[str, Any]
+) -> None:
+    """The broker was killed before a flush, and goes on with the offset of the lost message."""
+    key, query = caught_up(telling, 10, failOnDataLoss="false", **limit)
+    lose_last(telling, key)
+    telling.send(key, sent)
+    with caplog.at_level(logging.WARNING):
+        assert query.once() == rows(key, *range(9, 9 + sent))
+    telling.send(key, 2)
+
+    assert query.once() == rows(key, 9 + sent, 10 + sent)
+    assert caplog.text.count("lost the end of its log, with the messages at offsets 9 to 10") == 1
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5])
+def test_a_lost_message_fails_the_query(telling: MemoryBrokers, sent: int) -> None:
+    key, query = caught_up(telling, 10)
+    lose_last(telling, key)
+    telling.send(key, sent)
+
+    text = f"at offsets 9 to 10; the query is at offset 10, the queue has 0 to {9 + sent}"
+    with pytest.raises(DataLossError, match=f"queue 0 of broker-a: the broker lost .*{text}"):
+        query.once()
+
+
+@pytest.mark.parametrize("sent", [3, 10, 12, 30])
+def test_a_topic_created_again_is_recognized_however_many_messages_it_has(
+    telling: MemoryBrokers, sent: int
+) -> None:
+    key, query = caught_up(telling, 10)
+    create_again(telling, key)
+    telling.send(key, sent)
+
+    text = f"queue 0 of broker-a: the topic was created again.* has 0 to {sent} and is read from 0"
+    with pytest.raises(DataLossError, match=text):
+        query.once()
+    query.given["failOnDataLoss"] = "false"
+    assert query.once() == rows(key, *range(sent))
+    assert query.once() == []
+
+
+def test_a_topic_created_again_under_a_running_query_is_recognized(
+    telling: MemoryBrokers,
+) -> None:
+    key = one_queue(telling, 10)
+    run = Query(telling, failOnDataLoss="false", minOffsetsPerTrigger=100).start()
+    run.drain()
+    create_again(telling, key)
+    telling.send(key, 12)
+
+    assert run.drain() == rows(key, *range(12)), "a loss is not held back"
+
+
+@pytest.mark.parametrize(
+    ("happens", "again", "then"),
+    [(lose_last, range(10, 13), range(13, 15)), (create_again, (), range(30))],
+)
+def test_a_batch_is_repeated_with_the_messages_that_are_left_of_it(
+    telling: MemoryBrokers, happens: Any, again: Any, then: Any
+) -> None:
+    """The queue has messages at all offsets of the batch, but others than were planned."""
+    key, query = caught_up(telling, 10)
+    telling.send(key, 4)
+    query.fail_a_batch()
+    happens(telling, key)
+    telling.send(key, 2 if happens is lose_last else 30)
+
+    with pytest.raises(DataLossError, match="the query is at offset 14"):
+        query.once()
+    query.given["failOnDataLoss"] = "false"
+    run = query.start()
+    assert run.trigger() == rows(key, *again)
+    assert run.drain() == rows(key, *then)
+
+
+def test_a_checkpoint_of_an_older_version_gets_store_times_with_its_next_batch(
+    telling: MemoryBrokers,
+) -> None:
+    key, query = caught_up(telling, 10)
+    forget_additions(query.checkpoint)
+    telling.send(key, 2)
+    assert query.once() == rows(key, 10, 11)
+    create_again(telling, key)
+    telling.send(key, 30)
+
+    with pytest.raises(DataLossError, match="created again"):
+        query.once()
+
+
+def test_store_times_are_kept_for_queues_without_new_messages(telling: MemoryBrokers) -> None:
+    first, second = telling.create("t")
+    telling.send(first, 5)
+    telling.send(second, 5)
+    query = Query(telling)
+    query.once()
+    telling.send(second, 1)
+    telling.expire(first, 5)
+    query.once()
+    create_again(telling, first)
+    telling.send(first, 6)
+
+    with pytest.raises(DataLossError, match="queue 0 of broker-a: the topic was created again"):
+        query.once()
+
+
+def test_messages_are_compared_on_behalf_of_the_group_that_was_named(
+    brokers: MemoryBrokers,
+) -> None:
+    brokers.tells_newest = False
+    caught_up(brokers, 3, rocketmq_group="g")
+
+    assert set(brokers.pulled_by) == {"g"}
+
+
+def test_an_idle_queue_is_not_pulled(brokers: MemoryBrokers) -> None:
+    _, query = caught_up(brokers, 3)
+    run = query.start()
+    brokers.asked.clear()
+    run.trigger()
+
+    assert brokers.asked["store_times"] == 0
 
 
 def test_expired_messages_fail_the_query_by_queue_and_range(brokers: MemoryBrokers) -> None:
@@ -577,7 +824,7 @@ def test_a_topic_made_anew_fails_the_query(brokers: MemoryBrokers) -> None:
     brokers.make_anew(key)
     brokers.send(key, 3)
 
-    text = r"offsets from 10 .* created again, or the broker lost the end of its log; .* 0 to 3"
+    text = r"created again.*; the query is at offset 10, the queue has 0 to 3 and is read from 0"
     with pytest.raises(DataLossError, match=text):
         query.once()
 
@@ -673,13 +920,26 @@ def test_a_new_queue_begins_at_the_oldest_message_of_the_master_not_of_a_replica
     assert query.once() == rows(new, *range(9))
 
 
-def test_a_batch_of_a_new_queue_that_is_repeated_begins_at_the_master_s_oldest_message(
+def test_a_batch_of_a_new_queue_that_is_repeated_begins_where_it_was_planned(
     brokers: MemoryBrokers,
 ) -> None:
     _, query = caught_up(brokers, 2)
     _, new = brokers.create("t", queues=2)
     brokers.send(new, 9)
     query.fail_a_batch()
+    brokers.replicas[new] = Bounds(6, 9, master=False)
+
+    assert query.once() == rows(new, *range(9))
+
+
+def test_a_batch_of_a_new_queue_of_an_older_version_begins_at_the_master_s_oldest_message(
+    brokers: MemoryBrokers,
+) -> None:
+    _, query = caught_up(brokers, 2)
+    _, new = brokers.create("t", queues=2)
+    brokers.send(new, 9)
+    query.fail_a_batch()
+    forget_additions(query.checkpoint)
     brokers.replicas[new] = Bounds(6, 9, master=False)
 
     with pytest.raises(UnreachableError, match="queue 1 of broker-a: the master of broker-a"):
@@ -745,7 +1005,24 @@ def test_a_tail_that_was_cut_off_fails_a_repeated_batch(brokers: MemoryBrokers) 
     key = one_queue(brokers, 5)
     query = Query(brokers)
     query.fail_a_batch()
-    del brokers.held[key].records[3:]
+    brokers.truncate(key, 3)
+
+    with pytest.raises(DataLossError, match=r"lost the end of its log, .* at offsets 3 to 5"):
+        query.start().trigger()
+    query.given["failOnDataLoss"] = "false"
+    assert query.start().trigger() == rows(key, 0, 1, 2)
+
+
+def test_a_tail_that_was_cut_off_fails_a_repeated_batch_of_an_older_version(
+    brokers: MemoryBrokers,
+) -> None:
+    key = one_queue(brokers, 5)
+    query = Query(brokers)
+    query.fail_a_batch()
+    document = json.loads(query.checkpoint.ends[-1])
+    del document["$stored"]
+    query.checkpoint.ends[-1] = json.dumps(document)
+    brokers.truncate(key, 3)
 
     with pytest.raises(DataLossError, match=r"offsets 0 to 5: the queue ends at 3"):
         query.start().trigger()
@@ -896,12 +1173,12 @@ EVENTS = st.lists(
 class Story:
     """A query, its brokers, and what it has done."""
 
-    def __init__(self, start: str, limits: dict[str, int]) -> None:
+    def __init__(self, start: str, limits: dict[str, int], **options: str) -> None:
         self.brokers = MemoryBrokers()
         self.keys = self.brokers.create("t", queues=1)
         self.brokers.send(self.keys[0], 3)
         given = {"nameServer": "n:1", "subscribe": "t", "startingOffsets": start}
-        given |= {name: str(value) for name, value in limits.items()}
+        given |= options | {name: str(value) for name, value in limits.items()}
         self.options = parse_options(TopicReadOptions, given)
         self.checkpoint = Checkpoint()
         self.rows: list[Row] = []
@@ -943,6 +1220,54 @@ class Story:
             self.brokers.away.add(first)
         else:
             self.brokers.away.clear()
+
+
+LOSSES = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.just(0), st.integers(1, 7)),
+        st.tuples(st.just("trigger"), st.booleans(), st.none()),
+        st.tuples(st.just("restart"), st.booleans(), st.none()),
+        st.tuples(st.just("truncate"), st.integers(1, 5), st.none()),
+        st.tuples(st.just("expire"), st.integers(1, 5), st.none()),
+        st.tuples(st.just("create again"), st.integers(0, 9), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@given(limits=LIMITS, tells=st.booleans(), events=LOSSES)
+def test_every_message_that_is_left_is_read_once_whatever_is_lost(
+    limits: dict[str, int], tells: bool, events: list[tuple[str, Any, Any]]
+) -> None:
+    """Each message has a store time of its own, by which the test knows it."""
+    story = Story("earliest", limits, failOnDataLoss="false")
+    brokers, (key,) = story.brokers, story.keys
+    brokers.tells_newest = tells
+    read: list[int] = []
+
+    def take() -> None:
+        queue = brokers.held[key]
+        read.extend(queue.records[offset - queue.min][2] for _, _, offset in story.rows)
+        story.rows.clear()
+
+    for what, first, second in events:
+        queue = brokers.held[key]
+        if what == "truncate":
+            brokers.truncate(key, max(queue.max - first, queue.min + 1))
+        elif what == "expire":
+            brokers.expire(key, max(queue.min, min(queue.min + first, queue.max - 1)))
+        elif what == "create again":
+            create_again(brokers, key)
+            brokers.send(key, first)
+        else:
+            story.happen((what, first, second))
+        take()
+    story.run = story.begin()
+    story.rows += story.run.drain(200)
+    take()
+
+    assert len(read) == len(set(read)), "a message was read twice"
+    assert {time_ms for _, _, time_ms in brokers.held[key].records} <= set(read)
 
 
 @given(start=STARTS, limits=LIMITS, events=EVENTS)

@@ -1,0 +1,135 @@
+"""Recognizes a queue that was created again, or whose broker lost the end of its log.
+
+A checkpoint has the next offset of each queue, and the store time of the message before it. A
+message keeps its store time on every copy of a log, and store times grow with offsets.
+
+    the message before the offset      the oldest message      the queue
+    has the store time                 not requested           is the same
+    has another one, or is missing     is newer than that      was created again
+    has another one, or is missing     is not newer            lost its end
+
+A queue that lost its end goes on with the offsets of the lost messages. What it stored since is
+newer than what was read, so it is continued at its first newer message: nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.offsets import Bounds, Positions, QueueKey
+
+
+class Change(NamedTuple):
+    """A queue does not hold the message that was read last."""
+
+    created_again: bool
+    """Else its broker lost the end of its log."""
+    start: int
+    """The offset of its first message that was not read."""
+
+
+class QueueIdentity:
+    """Compares queues with the store times of a checkpoint.
+
+    Args:
+        session: with the brokers.
+        group: on whose behalf messages are pulled.
+    """
+
+    def __init__(self, session: BrokerSession, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    def stored(self, ends: Positions, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+        """Return the store times in ms of the last messages before these offsets.
+
+        Queues without that message, such as empty ones, are left out.
+        """
+        found, pulled = {}, {}
+        for key, end in ends.items():
+            limits = bounds[key]
+            if not limits.min < end <= limits.max:
+                continue
+            if end == limits.max and limits.newest_ms > 0:
+                found[key] = limits.newest_ms
+            else:
+                pulled[key] = end - 1
+        return found | self._times(pulled)
+
+    def stored_since(
+        self,
+        known: Positions,
+        stored: Positions,
+        ends: Positions,
+        bounds: Mapping[QueueKey, Bounds],
+    ) -> Positions:
+        """Return the store times for new offsets, with as few pulls as possible.
+
+        A queue whose messages have all expired keeps its store time: what it stores later is newer.
+
+        Args:
+            known: the offsets before, of queues that have not changed.
+            stored: the store times before.
+            ends: the new offsets.
+            bounds: what queues hold.
+        """
+        kept = {
+            key: stored[key]
+            for key, end in ends.items()
+            if key in stored
+            and (end == known.get(key) or (end == bounds[key].min and bounds[key].master))
+        }
+        others = {key: end for key, end in ends.items() if key not in kept}
+        return kept | self.stored(others, bounds)
+
+    def changes(
+        self, offsets: Positions, stored: Positions, bounds: Mapping[QueueKey, Bounds]
+    ) -> dict[QueueKey, Change]:
+        """Return the queues that do not hold the last message before their offset.
+
+        Args:
+            offsets: the next offset of each queue.
+            stored: the store times of the messages before them; queues without one are not
+                compared.
+            bounds: what queues hold. Only the word of a master counts.
+        """
+        suspects = {
+            key: offsets[key]
+            for key, limits in bounds.items()
+            if limits.master and key in stored and key in offsets
+        }
+        beyond = [key for key, offset in suspects.items() if offset > bounds[key].max]
+        times = self._times(
+            {
+                key: offset - 1
+                for key, offset in suspects.items()
+                if bounds[key].min < offset <= bounds[key].max
+                and not (offset == bounds[key].max and bounds[key].newest_ms == stored[key])
+            }
+        )
+        changed = beyond + [key for key, time_ms in times.items() if time_ms != stored[key]]
+        return self._how(changed, offsets, stored, bounds) if changed else {}
+
+    def _how(
+        self,
+        changed: list[QueueKey],
+        offsets: Positions,
+        stored: Positions,
+        bounds: Mapping[QueueKey, Bounds],
+    ) -> dict[QueueKey, Change]:
+        oldest = self._times({key: bounds[key].min for key in changed})
+        shortened = {
+            key: stored[key] + 1 for key in changed if key in oldest and oldest[key] <= stored[key]
+        }
+        newer = self._session.at_time(shortened) if shortened else {}
+        return {
+            key: Change(created_again=False, start=min(newer[key], offsets[key]))
+            if key in newer
+            else Change(created_again=True, start=bounds[key].min)
+            for key in changed
+        }
+
+    def _times(self, offsets: Positions) -> Positions:
+        return self._session.store_times(offsets, group=self._group) if offsets else {}

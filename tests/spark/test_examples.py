@@ -37,7 +37,7 @@ COUNTRIES = ("AT", "DE", "FR")
 STATES = ("new", "paid", "shipped")
 TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
-    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history",
+    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
 }  # fmt: skip
 
 Run = Callable[..., str]
@@ -75,6 +75,16 @@ def orders(topic: str, name_servers: str) -> str:
 
 def test_every_example_is_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == TESTED
+
+
+def test_orders_are_decoded_and_bad_ones_are_kept_apart(
+    run: Run, name_servers: str, orders: str, tmp_path: Path
+) -> None:
+    with Producer(name_servers, group="shop") as producer:
+        sent = producer.send(Message(topic=orders, body=b'{"order": "A", "amount": "12"}'))
+    said = run("10_payloads", name_servers, orders, tmp_path / "bills")
+    place = f"queue {sent.queue.queue_id}, offset {sent.queue_offset}"
+    assert said == f"60 orders\n{place}: Expected `float`, got `str` - at `$.amount`\n"
 
 
 def test_a_topic_is_read_as_a_table(run: Run, name_servers: str, orders: str) -> None:

@@ -33,7 +33,11 @@ OWN_COLUMNS = {
 }
 """The columns of formats that are not about messages."""
 
-CONNECTION = "cometmq.spark.options.connection.ConnectionOptions"
+SHARED = {
+    "Options of payloads": "cometmq.spark.options.payloads.PayloadOptions",
+    "Options of connections": "cometmq.spark.options.connection.ConnectionOptions",
+}
+"""Options that several formats have."""
 
 SEVERAL = "values separated by semicolons; the option may be repeated"
 """What is expected of an option of a pipeline that has several values."""
@@ -48,8 +52,9 @@ def formats_page() -> str:
         for title, kind in kinds:
             lines += ["", f"### {_titled(title, name)}", "", *_first_sentence(_found(kind)), ""]
             lines += _options(_found(kind))
-    lines += ["", "## Options of connections", "", *_first_sentence(_found(CONNECTION)), ""]
-    lines += _options(_found(CONNECTION))
+    for title, kind in SHARED.items():
+        lines += ["", f"## {title}", "", *_first_sentence(_found(kind)), ""]
+        lines += _options(_found(kind))
     lines += ["", "## Errors", "", *_errors()]
     return "\n".join(lines) + "\n"
 
@@ -96,11 +101,13 @@ def _source_text(name: str) -> Iterator[str]:
 def _columns(name: str) -> Iterator[tuple[str, list[str]]]:
     """The columns of a format, below the title of their table."""
     from cometmq.spark import schema
+    from cometmq.spark.payloads import plan
 
     if name == "rocketmq":
         yield "Columns that are read", list(_column_rows(schema.CORE))
         rows = _column_rows([schema.PROPERTIES])
         yield "Column with `includeProperties=true`", list(rows)
+        yield "Columns with `payload.format`", list(_column_rows(plan.DOCUMENTED))
         yield "Columns that are written", list(_written_rows())
     elif name == "rocketmq-log":
         yield "Further columns, besides the columns of `rocketmq`", list(_column_rows(schema.HOSTS))
@@ -133,14 +140,15 @@ def _table(title: str, rows: list[str]) -> Iterator[str]:
 
 
 def _options(kind: type) -> Iterator[str]:
-    """The options of a dataclass that are not those of every connection."""
+    """The options of a dataclass that no other table has."""
     from cometmq.spark.options import options_of
 
-    shared = {entry.setting.name for entry in options_of(_found(CONNECTION))}
+    others = [_found(path) for path in SHARED.values() if _found(path) is not kind]
+    shared = {entry.setting.name for other in others for entry in options_of(other)}
     texts = _texts(kind)
     yield from ("| Option | Default | Expected | Meaning |", "|---|---|---|---|")
     for entry in options_of(kind):
-        if kind is not _found(CONNECTION) and entry.setting.name in shared:
+        if entry.setting.name in shared:
             continue
         names = " or ".join(f"`{name}`" for name in entry.names)
         shown = entry.setting.render(entry.setting.default())

@@ -64,7 +64,7 @@ def test_every_column_that_is_written_is_told() -> None:
     assert all(len(row.split(" | ")[2]) > 10 for row in told.values())
 
 
-@pytest.mark.parametrize("path", [*KINDS, spark_pages.CONNECTION])
+@pytest.mark.parametrize("path", [*KINDS, *spark_pages.SHARED.values()])
 def test_every_option_is_told_with_what_is_expected_of_it(path: str) -> None:
     told = rows((REFERENCE / "spark-formats.md").read_text())
     for entry in options_of(spark_pages._found(path)):
@@ -93,7 +93,7 @@ def test_every_setting_of_a_pipeline_is_told(name: str) -> None:
 
 def test_options_that_pages_name_exist() -> None:
     """Also where they stand in a text, and not in a program that is run."""
-    kinds = [spark_pages._found(path) for path in (*KINDS, spark_pages.CONNECTION)]
+    kinds = [spark_pages._found(path) for path in (*KINDS, *spark_pages.SHARED.values())]
     known = {name for kind in kinds for entry in options_of(kind) for name in entry.names}
     named = {
         (one or other, page.name)

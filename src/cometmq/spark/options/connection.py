@@ -85,16 +85,16 @@ class ConnectionOptions:
         return ClientSettings(
             name_servers=self.name_servers,
             http_domain="",
-            access_key=_looked_up("rocketmq.acl.accessKey", self.access_key, plain=True),
-            secret_key=_looked_up("rocketmq.acl.secretKey", self.secret_key),
-            security_token=_looked_up("rocketmq.acl.securityToken", self.security_token),
+            access_key=looked_up("rocketmq.acl.accessKey", self.access_key, plain=True),
+            secret_key=looked_up("rocketmq.acl.secretKey", self.secret_key),
+            security_token=looked_up("rocketmq.acl.securityToken", self.security_token),
             key_file=Path(self.acl_file) if self.acl_file else None,
             use_tls=self.tls,
             tls_trusted=self.tls_trusted,
             tls_check_server=self.tls_check_server,
             tls_certificate=self.tls_certificate,
             tls_key=self.tls_key,
-            tls_key_password=_looked_up("rocketmq.tls.keyPassword", self.tls_key_password),
+            tls_key_password=looked_up("rocketmq.tls.keyPassword", self.tls_key_password),
             call_timeout_ms=self.request_timeout_ms,
         )
 
@@ -111,15 +111,34 @@ def check_references(options: ConnectionOptions) -> None:
         "rocketmq.tls.keyPassword": options.tls_key_password,
     }
     for name, text in secrets.items():
-        if text and not _is_reference(text):
-            raise OptionError(f"option {name} is a secret: {_FORMS}")
+        check_secret(name, text)
+
+
+def check_secret(name: str, text: str) -> None:
+    """Refuse a secret that is given itself.
+
+    Raises:
+        OptionError: the text is no reference; the error does not repeat it.
+    """
+    if text and not _is_reference(text):
+        raise OptionError(f"option {name} is a secret: {_FORMS}")
 
 
 def _is_reference(text: str) -> bool:
     return text.startswith(("env:", "file:"))
 
 
-def _looked_up(name: str, text: str, *, plain: bool = False) -> str:
+def looked_up(name: str, text: str, *, plain: bool = False) -> str:
+    """Return a secret in this process.
+
+    Args:
+        name: of the option, for errors.
+        text: a reference; may be empty.
+        plain: whether the text may also be the value itself.
+
+    Raises:
+        OptionError: the text is no reference, or what it refers to is not there.
+    """
     if not text or (plain and not _is_reference(text)):
         return text
     kind, _, target = text.partition(":")

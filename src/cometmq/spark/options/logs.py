@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
+from cometmq.spark.options.payloads import PayloadOptions
 
 _MIB = 1024 * 1024
 PERMISSIVE = "permissive"
 
 
 @dataclass(frozen=True)
-class LogOptions:
+class LogOptions(PayloadOptions):
     """Options of the format ``rocketmq-log``."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
@@ -95,6 +96,7 @@ class LogOptions:
         if self.brokers and self.broker_name:
             raise OptionError("brokerName is for one broker, and brokers names each: leave it out")
         self.places()
+        self.check_payload()
         if self.bad_records == PERMISSIVE and not self.validate:
             raise OptionError("badRecords=permissive needs validate=true, which shows bad rows")
         if self.validate and not self.check_crc:

@@ -17,6 +17,7 @@ from cometmq.model.delay import UNITS_MS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.connection import ConnectionOptions, check_references
 from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
+from cometmq.spark.options.payloads import PayloadOptions
 
 ERROR, LATEST = "error", "latest"
 SYMBOLIC = ("earliest", "latest", "group")
@@ -25,7 +26,7 @@ _UNITS_MS = {"ms": 1, **UNITS_MS}
 
 
 @dataclass(frozen=True)
-class TopicReadOptions(ConnectionOptions):
+class TopicReadOptions(ConnectionOptions, PayloadOptions):
     """The topics and the range that a batch or a stream reads."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
@@ -159,6 +160,11 @@ class TopicReadOptions(ConnectionOptions):
             return self.group
         return f"{self.group_id_prefix}-reader" if self.group_id_prefix else None
 
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics of `subscribe`, none if others are read."""
+        names = (each.strip() for each in (self.subscribe or "").split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
     def check(self) -> None:
         """Refuse options that contradict each other.
 
@@ -166,6 +172,7 @@ class TopicReadOptions(ConnectionOptions):
             OptionError: they do; says which.
         """
         check_references(self)
+        self.check_payload()
         self._check_choice()
         self._check_places()
         _seconds("maxTriggerDelay", self.max_trigger_delay)

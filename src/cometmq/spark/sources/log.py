@@ -8,7 +8,9 @@ from pyspark.sql.datasource import DataSource
 
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import parse_options
-from cometmq.spark.schema import Column, ddl, declared, log_columns
+from cometmq.spark.payloads.plan import PayloadPlan
+from cometmq.spark.schema import Column, log_columns
+from cometmq.spark.sources.columns import all_columns, query_columns
 from cometmq.spark.sources.log_batch import LogBatchReader
 from cometmq.spark.sources.log_stream import LogStreamReader
 
@@ -26,6 +28,8 @@ class LogSource(DataSource):
         ``spark.read.format("rocketmq-log").load("/data/store").groupBy("topic").count().show()``
     """
 
+    _plan: PayloadPlan | None = None
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -33,24 +37,31 @@ class LogSource(DataSource):
 
     def schema(self) -> str:
         """Return all columns."""
-        return ddl(_all_columns(parse_options(LogOptions, self.options)))
+        options = parse_options(LogOptions, self.options)
+        columns = log_columns(properties=options.include_properties, validate=options.validate)
+        return all_columns(columns, self._payload_plan(options))
 
     def reader(self, schema: StructType) -> LogBatchReader:
         """Return what reads a batch."""
         options = parse_options(LogOptions, self.options)
-        return LogBatchReader(options, _columns(schema, options))
+        plan = self._payload_plan(options)
+        return LogBatchReader(options, _columns(schema, options, plan), plan)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream."""
         options = parse_options(LogOptions, self.options)
-        return LogStreamReader(options, _columns(schema, options))
+        plan = self._payload_plan(options)
+        return LogStreamReader(options, _columns(schema, options, plan), plan)
+
+    def _payload_plan(self, options: LogOptions) -> PayloadPlan | None:
+        """Return the plan; Spark copies this object for each query, so they share a schema."""
+        if self._plan is None:
+            self._plan = PayloadPlan.of(options, sorted(options.topics()))
+        return self._plan
 
 
-def _all_columns(options: LogOptions) -> tuple[Column, ...]:
-    return log_columns(properties=options.include_properties, validate=options.validate)
-
-
-def _columns(schema: StructType, options: LogOptions) -> tuple[Column, ...]:
+def _columns(
+    schema: StructType, options: LogOptions, plan: PayloadPlan | None
+) -> tuple[Column, ...]:
     """Return the columns of the query's schema; to name ``properties`` there is to ask for it."""
-    fields = [(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
-    return declared(log_columns(properties=True, validate=options.validate), fields)
+    return query_columns(schema, log_columns(properties=True, validate=options.validate), plan)

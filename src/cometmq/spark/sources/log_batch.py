@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.logs.logs import EARLIEST, Logs
 from cometmq.spark.options.logs import LogOptions
+from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.log_edges import end_of, start_of
 from cometmq.spark.sources.log_plan import Planner
@@ -34,14 +35,21 @@ class LogBatchReader(DataSourceReader):
     Args:
         options: of the query.
         columns: of the rows, in their order.
+        payload: decodes bodies, if the query does.
     """
 
-    def __init__(self, options: LogOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        options: LogOptions,
+        columns: Sequence[Column],
+        payload: PayloadPlan | None = None,
+    ) -> None:
         self._options = options
+        self._payload = payload
         self.columns = tuple(columns)
         self._conditions = Conditions.of(options)
         self._start, self._end = start_of(options, EARLIEST), end_of(options)
-        PartReader(options, columns, self._conditions)  # so that what it refuses fails planning
+        self._reader()  # so that what it refuses fails planning
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts that tasks read, the largest first."""
@@ -63,4 +71,7 @@ class LogBatchReader(DataSourceReader):
         """Yield the rows of one part; none for the part that Spark makes up if there are none."""
         if not isinstance(partition, LogPartition):
             return iter(())
-        return PartReader(self._options, self.columns, self._conditions).read(partition.part)
+        return self._reader().read(partition.part)
+
+    def _reader(self) -> PartReader:
+        return PartReader(self._options, self.columns, self._conditions, self._payload)

@@ -24,6 +24,7 @@ from cometmq.spark.logs import ByteRange, Damage, LogPlace, Reading, read_range
 from cometmq.spark.logs.lookup import UnitRange, gathered
 from cometmq.spark.logs.resync import start_of
 from cometmq.spark.options.logs import PERMISSIVE, LogOptions
+from cometmq.spark.payloads.plan import PayloadPlan, PayloadRows
 from cometmq.spark.schema import CORE, RECORD_VALID, Column, arrow_schema
 from cometmq.spark.sources.losses import Losses
 
@@ -101,13 +102,19 @@ class PartReader:
         options: of the query.
         columns: of the batches, in their order.
         conditions: which records are rows.
+        payload: decodes bodies, if the query does.
     """
 
     def __init__(
-        self, options: LogOptions, columns: Sequence[Column], conditions: Conditions
+        self,
+        options: LogOptions,
+        columns: Sequence[Column],
+        conditions: Conditions,
+        payload: PayloadPlan | None = None,
     ) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._payload = PayloadRows(columns, payload)
+        self._columns = self._payload.needed
         self._conditions = conditions
         self._permissive = options.bad_records == PERMISSIVE
         names = {column.name for column in columns}
@@ -162,15 +169,12 @@ class PartReader:
         yield from self._damage(part, damage)
 
     def _asked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        batch = self._conditions.kept(batch)
-        if batch.num_columns > len(self._columns):
-            batch = batch.select(range(len(self._columns)))
-        return batch
+        return self._payload.complete(self._conditions.kept(batch))
 
     def _damage(self, part: LogPart, damage: list[Damage] | None) -> Iterator[pa.RecordBatch]:
         """Yield rows for what was passed over since the last call."""
         if damage:
-            yield damage_rows(self._columns, damage, part.place.broker)
+            yield self._payload.complete(damage_rows(self._columns, damage, part.place.broker))
             damage.clear()
 
 

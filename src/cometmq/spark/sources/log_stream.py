@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from cometmq.spark.logs.logs import LATEST, Logs, check_known
 from cometmq.spark.offsets import LogOffsets, log_from_json, log_to_json
 from cometmq.spark.options.logs import LogOptions
+from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import FROM, first_end, is_start, start_in, without_start
 from cometmq.spark.sources.log_batch import LogPartition
@@ -44,10 +45,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: of the query.
         columns: of the rows, in their order.
+        payload: decodes bodies, if the query does.
     """
 
-    def __init__(self, options: LogOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        options: LogOptions,
+        columns: Sequence[Column],
+        payload: PayloadPlan | None = None,
+    ) -> None:
         self._options = options
+        self._payload = payload
         self._columns = tuple(columns)
         self._conditions = Conditions.of(options)
         self._start = start_of(options, LATEST)
@@ -55,7 +63,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: LogOffsets | None = None
         self._newest: LogOffsets | None = None
         self._logs: Logs | None = None
-        PartReader(options, columns, self._conditions)  # so that what it refuses fails planning
+        self._reader()  # so that what it refuses fails planning
 
     # --- Spark asks, on the driver --------------------------------------------------------------
 
@@ -129,7 +137,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one part."""
         if not isinstance(partition, LogPartition):
             return iter(())
-        return PartReader(self._options, self._columns, self._conditions).read(partition.part)
+        return self._reader().read(partition.part)
+
+    def _reader(self) -> PartReader:
+        return PartReader(self._options, self._columns, self._conditions, self._payload)
 
     # --- how ------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, Ran
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.payloads.plan import PayloadPlan, PayloadRows
 from cometmq.spark.schema import CORE, Column
 from cometmq.spark.sources.losses import Losses
 
@@ -37,6 +38,7 @@ class RangeReader:
         options: of the query.
         columns: of the batches, in their order.
         connect: gives the session with the brokers.
+        payload: decodes bodies, if the query does.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class RangeReader:
         options: TopicReadOptions,
         columns: Sequence[Column],
         connect: Connect,
+        payload: PayloadPlan | None = None,
     ) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._payload = PayloadRows(columns, payload)
+        self._columns = self._payload.needed
         self._connect = connect
         self._filter = _wanted_of(options)
         self._keys = _keys_pattern(options.filter_keys)
@@ -80,7 +84,7 @@ class RangeReader:
             ):
                 kept = self._kept(batch)
                 if kept.num_rows:
-                    yield kept
+                    yield self._payload.complete(kept)
         except BadRecordError as error:
             raise BadRecordError(f"{each}: in what the broker sent, {error}") from error
 
@@ -132,8 +136,6 @@ class RangeReader:
             batch = batch.filter(pc.is_in(batch.column("tags"), value_set=tags))
         if self._keys is not None:
             batch = batch.filter(pc.match_substring_regex(batch.column("keys"), self._keys))
-        if batch.num_columns > len(self._columns):
-            batch = batch.select(range(len(self._columns)))
         return batch
 
 

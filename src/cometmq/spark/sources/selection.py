@@ -34,7 +34,11 @@ class Selection:
             OptionError: no topic is named, the pattern is none, or `assign` has another shape.
         """
         if options.subscribe is not None:
-            return cls(topics=_topics(options.subscribe))
+            if not (topics := options.topics()):
+                raise OptionError(
+                    f"option subscribe={options.subscribe}: expected topics with commas between"
+                )
+            return cls(topics=topics)
         if options.subscribe_pattern is not None:
             return cls(pattern=_pattern(options.subscribe_pattern))
         return cls(assigned=_assigned(options.assign or ""))
@@ -83,13 +87,6 @@ def _is_meant(topic: str, pattern: str) -> bool:
     Topics of retries and dead letters begin with %, as a pattern does that means them.
     """
     return not is_system_topic(topic) and (not topic.startswith("%") or pattern.startswith("%"))
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not topics:
-        raise OptionError(f"option subscribe={text}: expected topics with commas between")
-    return topics
 
 
 def _pattern(text: str) -> str:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import EARLIEST, end_of, start_of
@@ -28,6 +29,7 @@ class TopicBatchReader(DataSourceReader):
         options: of the query.
         columns: of the rows, in their order.
         connect: gives the session with the brokers.
+        payload: decodes bodies, if the query does.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class TopicBatchReader(DataSourceReader):
         options: TopicReadOptions,
         columns: Sequence[Column],
         connect: Connect,
+        payload: PayloadPlan | None = None,
     ) -> None:
         self._options = options
+        self._payload = payload
         self._columns = tuple(columns)
         self._connect = connect
         self._selection = Selection.of(options)
@@ -55,7 +59,7 @@ class TopicBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one part; none for the part that Spark makes up if there are none."""
-        reader = RangeReader(self._options, self._columns, self._connect)
+        reader = RangeReader(self._options, self._columns, self._connect, self._payload)
         return read_partition(reader, partition)
 
     def _ranges(self, session: BrokerSession) -> list[QueueRange]:

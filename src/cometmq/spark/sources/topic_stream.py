@@ -36,6 +36,7 @@ from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import GoneError, SourceError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.planning import limit as limited
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
@@ -71,6 +72,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns: of the rows, in their order.
         connect: gives the session with the brokers.
         clock: tells when a batch is due.
+        payload: decodes bodies, if the query does.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns: Sequence[Column],
         connect: Connect,
         clock: Clock | None = None,
+        payload: PayloadPlan | None = None,
     ) -> None:
         self._options = options
+        self._payload = payload
         self._columns = tuple(columns)
         self._connect = connect
         self._clock = clock or SystemClock()
@@ -159,7 +163,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one part."""
-        reader = RangeReader(self._options, self._columns, self._connect)
+        reader = RangeReader(self._options, self._columns, self._connect, self._payload)
         return read_partition(reader, partition)
 
     # --- how ------------------------------------------------------------------------------------

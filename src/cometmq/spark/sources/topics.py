@@ -9,7 +9,9 @@ from pyspark.sql.datasource import DataSource
 from cometmq.spark.brokers import connect
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
-from cometmq.spark.schema import Column, ddl, declared, topic_columns
+from cometmq.spark.payloads.plan import PayloadPlan
+from cometmq.spark.schema import Column, topic_columns
+from cometmq.spark.sources.columns import all_columns, query_columns
 from cometmq.spark.sources.topic_batch import TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader
 from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
@@ -30,6 +32,8 @@ class TopicSource(DataSource):
         ``.option("subscribe", "orders").load().groupBy("tags").count().show()``
     """
 
+    _plan: PayloadPlan | None = None
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -38,17 +42,26 @@ class TopicSource(DataSource):
     def schema(self) -> str:
         """Return all columns."""
         options = parse_options(TopicReadOptions, self.options)
-        return ddl(topic_columns(properties=options.include_properties))
+        columns = topic_columns(properties=options.include_properties)
+        return all_columns(columns, self._payload_plan(options))
 
     def reader(self, schema: StructType) -> TopicBatchReader:
         """Return what reads a batch."""
         options = parse_options(TopicReadOptions, self.options)
-        return TopicBatchReader(options, _columns(schema), connect)
+        plan = self._payload_plan(options)
+        return TopicBatchReader(options, _columns(schema, plan), connect, plan)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream."""
         options = parse_options(TopicReadOptions, self.options)
-        return TopicStreamReader(options, _columns(schema), connect)
+        plan = self._payload_plan(options)
+        return TopicStreamReader(options, _columns(schema, plan), connect, payload=plan)
+
+    def _payload_plan(self, options: TopicReadOptions) -> PayloadPlan | None:
+        """Return the plan; Spark copies this object for each query, so they share a schema."""
+        if self._plan is None:
+            self._plan = PayloadPlan.of(options, options.topics())
+        return self._plan
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
         """Return what writes a DataFrame."""
@@ -61,7 +74,6 @@ class TopicSource(DataSource):
         return TopicStreamWriter(self.options, schema, overwrite)
 
 
-def _columns(schema: StructType) -> tuple[Column, ...]:
+def _columns(schema: StructType, plan: PayloadPlan | None) -> tuple[Column, ...]:
     """Return the columns of the query's schema; to name ``properties`` there is to ask for it."""
-    fields = [(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
-    return declared(topic_columns(properties=True), fields)
+    return query_columns(schema, topic_columns(properties=True), plan)

@@ -38,6 +38,7 @@ STATES = ("new", "paid", "shipped")
 TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
     "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
+    "pipeline_demo", "pipeline_shop",
 }  # fmt: skip
 
 Run = Callable[..., str]

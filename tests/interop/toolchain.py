@@ -139,6 +139,17 @@ def go_client() -> Path:
     return folder / "client"
 
 
+def schema_registry() -> Path:
+    """The program of registry/: franz-go's registry in memory, with Confluent's interface."""
+    sources = [HERE / "registry" / name for name in ("go.mod", "go.sum", "main.go")]
+    folder = CACHE / f"registry-{_fingerprint(sources)}"
+    with _built_once(folder) as build:
+        if build:
+            target = str(build / "registry")
+            _run([command("go"), "build", "-o", target, "."], cwd=HERE / "registry")
+    return folder / "registry"
+
+
 def nats_server() -> Path:
     """The program of NATS, which the benchmarks run, built from the Go module."""
     folder = CACHE / f"nats-{NATS_SERVER.rpartition('@')[2]}"

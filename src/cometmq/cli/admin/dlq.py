@@ -144,9 +144,13 @@ class Selection(NamedTuple):
         )
 
 
-async def pages(call: Call, group: str, selection: Selection) -> AsyncIterator[DeadLetterPage]:
-    """Return the pages of a time range, without messages that are stored meanwhile."""
-    ranges: dict[MessageQueue, range] | None = None
+async def pages(
+    call: Call, group: str, selection: Selection, ranges: dict[MessageQueue, range] | None = None
+) -> AsyncIterator[DeadLetterPage]:
+    """Return the pages of a time range, without messages that are stored meanwhile.
+
+    With ``ranges`` they begin at these offsets.
+    """
     while True:
         page = await call.admin.dead_letters(
             group,
@@ -243,15 +247,8 @@ async def list_letters(
     found: list[DeadLetter] = []
     scanned = 0
     rest: dict[MessageQueue, range] = {}
-    while True:
-        page = await call.admin.dead_letters(
-            group,
-            since=selection.since_ms,
-            until=selection.until_ms,
-            limit=PAGE,
-            ranges=ranges,
-        )
-        rest = ranges = page.rest
+    async for page in pages(call, group, selection, ranges):
+        rest = page.rest
         scanned += len(page.letters)
         for number, letter in enumerate(page.letters):
             if selection.takes(letter):

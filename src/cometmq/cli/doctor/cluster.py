@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cometmq.client import AdminClient
-from cometmq.protocol.bodies.route import BrokerData
-
-MASTER_ID = 0
+from cometmq.protocol.bodies.route import MASTER_ID, BrokerData
 
 
 class Broker(NamedTuple):

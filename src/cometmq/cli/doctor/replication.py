@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import msgspec
-
 from cometmq.broker.stats.runtime_info import SENDS_REFUSED
-from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
+from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.nouns import counted
-from cometmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicaIdentity
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
+from cometmq.protocol.bodies.controller import ReplicaIdentity
+from cometmq.protocol.bodies.route import MASTER_ID
+from cometmq.protocol.codes import ResponseCode
 from cometmq.store.lifecycle.set_aside import SET_ASIDE
 
 MIB = 1024 * 1024
@@ -170,12 +168,12 @@ async def _controllers(
     leaders: dict[str, list[str]] = {}
     for address in addresses:
         try:
-            response = await cluster.admin.call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            metadata = await cluster.admin.controller_metadata(address)
         except CometError as problem:
             action = "look whether the controller runs; see docs/howto/run-a-controller.md"
             found.append(no_result("controllers", Level.PROBLEM, address, problem, action))
             continue
-        leader = response.header(ControllerGetMetadataInfoResponse).controller_leader_address or ""
+        leader = metadata.controller_leader_address or ""
         leaders.setdefault(leader, []).append(address)
         found.append(fine("controllers", address, f"responds, active is {leader or 'none'}"))
     known = [leader for leader in leaders if leader]
@@ -200,12 +198,7 @@ async def _controllers(
 
 async def _in_sync(cluster: Cluster, elected: Sequence[Broker], leader: str) -> Sequence[Finding]:
     least = {broker.name: broker.setting("minInSyncReplicas", 1) for broker in elected}
-    response = await cluster.admin.call(
-        leader,
-        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
-        body=msgspec.json.encode(sorted(least)),
-    )
-    table = BrokerReplicasInfo.decode(response.body).replicas_info_table
+    table = (await cluster.admin.sync_state(leader, sorted(least))).replicas_info_table
     found: list[Finding] = []
     for name, least_members in sorted(least.items()):
         if name not in table:

@@ -17,9 +17,7 @@ from cometmq.model.nouns import counted
 from cometmq.model.topic import RETRY_PREFIX, Perm, application_topics
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.route import TopicRouteData
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
-from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.codes import ResponseCode
 
 T = TypeVar("T")
 
@@ -62,13 +60,10 @@ async def _topics(cluster: Cluster) -> Sequence[Finding]:
     some = names[:TOPICS_MAX]
 
     async def route(topic: str) -> TopicRouteData:
-        header = GetRouteinfoByTopicRequest(topic=topic)
         try:
-            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-            response = await cluster.admin.call_name_server(code, header)
+            return await cluster.admin.route(topic)
         except ResponseError:  # deleted meanwhile
             return TopicRouteData()
-        return TopicRouteData.decode(response.body)
 
     found = [*too_many("topics", len(names), TOPICS_MAX)]
     for topic, data in zip(some, await _each(some, route), strict=True):
@@ -142,16 +137,12 @@ def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
 async def _members(cluster: Cluster, group: str) -> list[ConsumerConnection]:
     """Return what the masters know of the members of a group; empty if none is online."""
     found = []
-    header = GetConsumerConnectionListRequest(consumer_group=group)
     for master in cluster.masters:
         try:
-            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-            response = await cluster.admin.call(master.address, code, header)
+            found.append(await cluster.admin.consumer_connections(group, brokers=[master.address]))
         except ResponseError as problem:
-            if problem.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                continue
-            raise
-        found.append(ConsumerConnection.decode(response.body))
+            if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
     return found
 
 

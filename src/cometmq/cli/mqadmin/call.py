@@ -17,12 +17,7 @@ from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies.route import (
-    MASTER_ID,
-    BrokerData,
-    RegisteredBroker,
-    TopicRouteData,
-)
+from cometmq.protocol.bodies.route import MASTER_ID, BrokerData, RegisteredBroker
 from cometmq.protocol.codes import ResponseCode
 
 NO_CLUSTER = (
@@ -89,23 +84,14 @@ class Call:
         """Print the flags of the command."""
         print("\n".join(self.command.usage()))
 
-    async def route(self, topic: str) -> TopicRouteData:
-        """Return the route of a topic.
-
-        Raises:
-            ResponseError: there is no such topic.
-        """
-        return await self.admin.route(topic)
-
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Return the brokers of a topic: the address of each master, or else of a slave, by name.
 
         Raises:
             ResponseError: there is no such topic.
         """
-        found = {
-            broker.broker_name: address(broker) for broker in (await self.route(topic)).broker_datas
-        }
+        route = await self.admin.route(topic)
+        found = {broker.broker_name: address(broker) for broker in route.broker_datas}
         return {name: where for name, where in found.items() if where is not None}
 
     async def existing_queue(self, topic: str, broker: str, number: int) -> MessageQueue:
@@ -114,7 +100,8 @@ class Call:
         Raises:
             CommandError: the topic has no such broker.
         """
-        if broker not in {each.broker_name for each in (await self.route(topic)).broker_datas}:
+        route = await self.admin.route(topic)
+        if broker not in {each.broker_name for each in route.broker_datas}:
             raise CommandError(f"The broker[{broker}] not exist")
         return MessageQueue(topic, broker, number)
 

@@ -127,5 +127,4 @@ async def clean_broker_metadata(call: Call) -> None:
         broker_ids=[int(each) for each in numbers.split(";")] if numbers else (),
         living=call.has("l"),
     )
-    shown = f"clear broker {call.text('bn')} metadata from controller success!"
-    print(shown)
+    print(f"clear broker {call.text('bn')} metadata from controller success!")

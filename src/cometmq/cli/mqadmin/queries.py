@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cometmq.cli.exit_codes import print_error
-from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
-from cometmq.cli.mqadmin.reads import pulled, reader
+from cometmq.cli.mqadmin.reads import decoded, pulled, reader
 from cometmq.cli.mqadmin.topics import groups_of
 from cometmq.client.admin import Track, TrackKind
 from cometmq.client.admin.messages import is_offset_id, trace_events
@@ -139,15 +138,8 @@ def show(message: StoredMessage, charset: str = "", *, offset_id: str = "") -> N
     if offset_id:
         rows.insert(0, ("OffsetID:", offset_id))
     if charset:
-        rows.append(("Message Body:", _decoded(message, charset)))
+        rows.append(("Message Body:", decoded(message, charset)))
     texts.columns("%-20s %s", rows)
-
-
-def _decoded(message: StoredMessage, charset: str) -> str:
-    try:
-        return body_text(message, charset, "replace")
-    except LookupError:
-        raise CommandError(f"{charset}: expected the name of a character set") from None
 
 
 def _write_body(message: StoredMessage) -> Path:
@@ -169,7 +161,7 @@ async def show_tracks(call: Call, message: StoredMessage, *, end: str = "") -> N
         message: the message.
         end: stands after each group.
     """
-    groups = await groups_of(call, message.topic, await call.route(message.topic))
+    groups = await groups_of(call, message.topic, await call.admin.route(message.topic))
     print("\n")
     tracks: list[Track] = []
     for group in groups:

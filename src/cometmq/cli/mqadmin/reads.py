@@ -84,22 +84,34 @@ async def _print_queue(
         result = await pulled(consumer, queue, offset, tags=call.text("s", "*"))
         for message in result.messages:
             print_message(message, call.text("c", "UTF-8"), with_body=call.true("d", True))
-        if result.status is not PullStatus.FOUND:
-            shown = f"status={result.status.value}, offset={result.next_offset}"
-            if result.status is PullStatus.NO_MATCHED_MESSAGE:
-                print(f"{texts.queue(queue)} no matched msg. {shown}")
-            else:
-                print(f"{texts.queue(queue)} print msg finished. {shown}")
-                return
+        if result.status is not PullStatus.FOUND and _has_ended(queue, result):
+            return
         offset = int(result.next_offset)
+
+
+def _has_ended(queue: MessageQueue, result: PullResult) -> bool:
+    """Print why a pull has no message; return whether the next one has none either."""
+    goes_on = result.status is PullStatus.NO_MATCHED_MESSAGE
+    shown = f"status={result.status.value}, offset={result.next_offset}"
+    print(f"{texts.queue(queue)} {'no matched msg' if goes_on else 'print msg finished'}. {shown}")
+    return not goes_on
+
+
+def decoded(message: StoredMessage, charset: str) -> str:
+    """Return a body as text.
+
+    Raises:
+        CommandError: there is no such character set.
+    """
+    try:
+        return body_text(message, charset, "replace")
+    except LookupError:
+        raise CommandError(f"{charset}: expected the name of a character set") from None
 
 
 def print_message(message: StoredMessage, charset: str, *, with_body: bool) -> None:
     """Print a message in one line."""
-    try:
-        body = body_text(message, charset, "replace") if with_body else "NOT PRINT BODY"
-    except LookupError:
-        raise CommandError(f"{charset}: expected the name of a character set") from None
+    body = decoded(message, charset) if with_body else "NOT PRINT BODY"
     print(f"MSGID: {message.message_id} {texts.message(message)} BODY: {body}")
 
 
@@ -185,13 +197,9 @@ async def _consume(consumer: PullConsumer, queue: MessageQueue, first: int, last
         wanted = min(last - offset + 1, PULLED_MAX)
         result = await pulled(consumer, queue, offset, count=wanted)
         offset = int(result.next_offset)
-        shown = f"status={result.status.value}, offset={offset}"
         if result.status is PullStatus.FOUND:
             print("Consume ok")
             for message in result.messages:
                 print_message(message, "UTF-8", with_body=True)
-        elif result.status is PullStatus.NO_MATCHED_MESSAGE:
-            print(f"{texts.queue(queue)} no matched msg. {shown}")
-        else:
-            print(f"{texts.queue(queue)} print msg finished. {shown}")
+        elif _has_ended(queue, result):
             return

@@ -81,7 +81,7 @@ async def _writable(call: Call, topic: str) -> list[MessageQueue]:
     Raises:
         CommandError: there is none.
     """
-    queues = sorted(route_from(topic, await call.route(topic)).publish_queues)
+    queues = sorted(route_from(topic, await call.admin.route(topic)).publish_queues)
     if not queues:
         raise CommandError(f"no queue of topic {topic} may be written to")
     return queues

@@ -159,7 +159,7 @@ async def remove_topic(call: Call, topic: str, cluster: str) -> None:
 async def update_topic_perm(call: Call) -> None:
     """Change what may be done with a topic."""
     topic, wanted = call.text("t"), call.number("p")
-    route = await call.route(topic)
+    route = await call.admin.route(topic)
     if not route.queue_datas:
         raise CommandError(f"no broker has queues of topic {topic}")
     queues = route.queue_datas[0]
@@ -185,7 +185,7 @@ async def update_topic_perm(call: Call) -> None:
 
 async def topic_route(call: Call) -> None:
     """Show the brokers and queues of a topic."""
-    route = await call.route(call.text("t"))
+    route = await call.admin.route(call.text("t"))
     if not call.has("l"):
         shown = texts.bean(route)
         for broker in shown["brokerDatas"]:
@@ -233,7 +233,7 @@ async def topic_status(call: Call) -> None:
 
 async def topic_cluster_list(call: Call) -> None:
     """List the clusters of a topic."""
-    names = {broker.broker_name for broker in (await call.route(call.text("t"))).broker_datas}
+    names = {broker.broker_name for broker in (await call.admin.route(call.text("t"))).broker_datas}
     clusters = (await call.admin.cluster_info()).cluster_addr_table
     for cluster, brokers in sorted(clusters.items()):
         if names & {*brokers}:
@@ -253,7 +253,7 @@ async def topic_list(call: Call) -> None:
             continue
         cluster, groups = "", list[str]()
         with suppress(CometError):  # the row of a topic that no broker serves now stays empty
-            route = await call.route(topic)
+            route = await call.admin.route(topic)
             cluster = route.broker_datas[0].cluster if route.broker_datas else ""
             groups = await groups_of(call, topic, route)
         for group in groups or [""]:
@@ -293,7 +293,7 @@ async def update_order_conf(call: Call) -> None:
 
 async def allocate_mq(call: Call) -> None:
     """Show how the queues of a topic are allocated to clients."""
-    route, topic = await call.route(call.text("t")), call.text("t")
+    route, topic = await call.admin.route(call.text("t")), call.text("t")
     queues = sorted(route_from(topic, route).read_queues)
     clients = [client.strip() for client in call.text("i").split(",")]
     result = {
@@ -323,7 +323,7 @@ async def stats_all(call: Call) -> None:
 
 
 async def _print_stats(call: Call, topic: str, active: bool) -> None:
-    route = await call.route(topic)
+    route = await call.admin.route(topic)
     masters = route.masters()
     in_tps, in_day = await call.admin.broker_counters(masters, "TOPIC_PUT_NUMS", topic)
     groups = await groups_of(call, topic, route)

@@ -94,47 +94,47 @@ class OffsetStore(Protocol):
         """Return a copy of the offsets in memory."""
 
 
-class OffsetTable:
-    """The offset of the next message to be consumed, by queue."""
+class OffsetsInMemory:
+    """The offsets of a store in memory: of the next message to consume, by queue."""
 
     def __init__(self) -> None:
-        self._offsets: dict[MessageQueue, QueueOffset] = {}
+        self._in_memory: dict[MessageQueue, QueueOffset] = {}
         self._frozen: set[MessageQueue] = set()
 
-    def get(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the queue's offset, or None."""
-        return self._offsets.get(queue)
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset in memory, or None; sends no request."""
+        return self._in_memory.get(queue)
 
     def update(
         self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
     ) -> None:
-        """Set a queue's offset, unless it is frozen, or would go back and must not."""
+        """Set the offset of a queue in memory; frozen queues do not change."""
         if queue in self._frozen:
             return
-        if increase_only and offset <= self._offsets.get(queue, -1):
+        if increase_only and offset <= self._in_memory.get(queue, -1):
             return
-        self._offsets[queue] = offset
+        self._in_memory[queue] = offset
 
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Set a queue's offset, which only `forget` removes."""
-        self._offsets[queue] = offset
+        """Set an offset that only `forget` removes; later updates are ignored."""
+        self._in_memory[queue] = offset
         self._frozen.add(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop a queue."""
-        self._offsets.pop(queue, None)
+        """Remove the queue from memory; the stored offset remains."""
+        self._in_memory.pop(queue, None)
         self._frozen.discard(queue)
 
-    def copy(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Return a copy of all offsets."""
-        return dict(self._offsets)
+    def table(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Return a copy of the offsets in memory."""
+        return dict(self._in_memory)
 
 
 RENEW_AFTER = 12
 """Every how many times an offset that does not move is written again: a broker may lose it."""
 
 
-class RemoteOffsetStore:
+class RemoteOffsetStore(OffsetsInMemory):
     """Stores a group's offsets at the brokers of the queues.
 
     Args:
@@ -148,10 +148,10 @@ class RemoteOffsetStore:
     """
 
     def __init__(self, instance: ClientInstance | ClientCore, group: str) -> None:
+        super().__init__()
         self._group = group
         core = core_of(instance)
         self._offsets = QueueOffsets(core.routes, core.brokers)
-        self._table = OffsetTable()
         self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
         self._failures = FailureLog(
             log,
@@ -166,10 +166,6 @@ class RemoteOffsetStore:
     async def load(self) -> None:
         """Do nothing: each offset is read when its queue is assigned."""
 
-    def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the offset in memory, or None; sends no request."""
-        return self._table.get(queue)
-
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Read the offset from the queue's broker and take it into memory; None if it has none.
 
@@ -180,25 +176,15 @@ class RemoteOffsetStore:
             ResponseError: the broker refused for another reason than a missing offset.
             RemotingError: no response.
         """
-        before = self._table.get(queue)
+        before = self.position(queue)
         offset = await self._offsets.committed(self._group, queue)
-        if self._table.get(queue) != before:
+        if self.position(queue) != before:
             return offset
         if offset is not None:
-            self._table.update(queue, offset)
+            self.update(queue, offset)
         if offset:  # 0 may mean that there is none, and then must be sent
             self._written[queue] = (offset, 0)
         return offset
-
-    def update(
-        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
-    ) -> None:
-        """Set the offset of a queue in memory; frozen queues do not change."""
-        self._table.update(queue, offset, increase_only=increase_only)
-
-    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Set an offset that only `forget` removes; later updates are ignored."""
-        self._table.freeze(queue, offset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> Failures:
         """Send these queues' offsets to their brokers in parallel; returns after the responses.
@@ -235,7 +221,7 @@ class RemoteOffsetStore:
             }
 
     def _is_due(self, queue: MessageQueue) -> bool:
-        offset = self._table.get(queue)
+        offset = self.position(queue)
         written, skipped = self._written.get(queue, (None, 0))
         if offset is None:
             return False
@@ -245,7 +231,7 @@ class RemoteOffsetStore:
         return False
 
     async def _send(self, queue: MessageQueue) -> BaseException | None:
-        offset = self._table.get(queue)
+        offset = self.position(queue)
         if offset is None:
             return None  # forgotten while the first offset of its topic was sent
         try:
@@ -254,19 +240,15 @@ class RemoteOffsetStore:
             raise_unless_failure(error)
             self._failures.failed(queue.broker_name, error)
             return error
-        if self._table.get(queue) is not None:
+        if self.position(queue) is not None:
             self._written[queue] = (offset, 0)
         self._opened.add((queue.topic, queue.broker_name))
         return None
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove the queue from memory; the broker's offset remains."""
-        self._table.forget(queue)
+        super().forget(queue)
         self._written.pop(queue, None)
-
-    def table(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Return a copy of the offsets in memory."""
-        return self._table.copy()
 
 
 DEFAULT_FOLDER = Path("~/.rocketmq_offsets")
@@ -290,7 +272,7 @@ def offset_file(folder: Path | None, client_id: str, group: str) -> Path:
     return Path(folder or DEFAULT_FOLDER).expanduser() / client_id / group / FILE_NAME
 
 
-class LocalOffsetStore:
+class LocalOffsetStore(OffsetsInMemory):
     """Stores one client's offsets in a local file.
 
     Args:
@@ -317,11 +299,11 @@ class LocalOffsetStore:
         files: Files | None = None,
         strict: bool = False,
     ) -> None:
+        super().__init__()
         self.path = offset_file(folder, client_id, group)
         """The file."""
         self._files = files or SystemFiles()
         self._strict = strict
-        self._table = OffsetTable()
         self._kept: dict[MessageQueue, QueueOffset] = {}
         self._version = self._written = 0
         self._writing = threading.Lock()
@@ -338,28 +320,14 @@ class LocalOffsetStore:
             raise StoreError(f"offsets cannot be read: {error}") from error
         self._kept = found or {}
         for queue, offset in self._kept.items():
-            self._table.update(queue, offset)
-
-    def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the offset in memory, or None; sends no request."""
-        return self._table.get(queue)
+            self.update(queue, offset)
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the offset in the file and take it into memory; None if there is none."""
         offset = self._kept.get(queue)
         if offset is not None:
-            self._table.update(queue, offset)
+            self.update(queue, offset)
         return offset
-
-    def update(
-        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
-    ) -> None:
-        """Set the offset of a queue in memory; frozen queues do not change."""
-        self._table.update(queue, offset, increase_only=increase_only)
-
-    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Set an offset that only `forget` removes; later updates are ignored."""
-        self._table.freeze(queue, offset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> Failures:
         """Write these queues' offsets to the file if they have changed; others remain in it.
@@ -370,9 +338,7 @@ class LocalOffsetStore:
         Returns:
             The error of each of these queues if the file could not be written.
         """
-        fresh = {
-            queue: offset for queue in queues if (offset := self._table.get(queue)) is not None
-        }
+        fresh = {queue: offset for queue in queues if (offset := self.position(queue)) is not None}
         if any(self._kept.get(queue) != offset for queue, offset in fresh.items()):
             self._kept = {**self._kept, **fresh}
             self._version += 1
@@ -391,14 +357,6 @@ class LocalOffsetStore:
         """Write the newest table, one write at a time; several threads may come here."""
         with self._writing:
             save_with_backup(self._files, self.path, render(self._kept, strict=self._strict))
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Remove the queue from memory; the offset in the file remains."""
-        self._table.forget(queue)
-
-    def table(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Return a copy of the offsets in memory."""
-        return self._table.copy()
 
 
 def default_store(

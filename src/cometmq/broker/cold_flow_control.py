@@ -80,12 +80,8 @@ class ColdFlowControl:
         self._together = Debt(0.0)
         self._groups: dict[str, Debt] = {}
         self._cleaned_s = 0.0
-        self._own_limits: Mapping[str, int] = {}
-
-    @property
-    def own_limits(self) -> Mapping[str, int]:
+        self.own_limits: Mapping[str, int] = {}
         """The limits of groups that have their own one."""
-        return self._own_limits
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """Give groups their own limits.
@@ -93,17 +89,17 @@ class ColdFlowControl:
         Raises:
             ResponseError: too many groups would have one; nothing is set then.
         """
-        all_of_them = {**self._own_limits, **limits}
+        all_of_them = {**self.own_limits, **limits}
         if len(all_of_them) > GROUPS_MAX:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 f"limits of cold reads of {len(all_of_them)} groups, expected at most {GROUPS_MAX}",
             )
-        self._own_limits = all_of_them
+        self.own_limits = all_of_them
 
     def remove_limit(self, group: str) -> None:
         """Let the limit of the settings count for a group again."""
-        self._own_limits = {name: own for name, own in self._own_limits.items() if name != group}
+        self.own_limits = {name: own for name, own in self.own_limits.items() if name != group}
 
     def admit(self, group: str, size_bytes: int, now_s: float) -> float:
         """Count a read of a group; return how long it has to wait.
@@ -119,7 +115,7 @@ class ColdFlowControl:
         delay_s = self._together.delay_s(limits.together, now_s)
         if delay_s > DELAY_S_MAX:
             raise _too_late("", limits.together, delay_s)
-        debt, limit = self._debt_of(group, now_s), self._own_limits.get(group, limits.group)
+        debt, limit = self._debt_of(group, now_s), self.own_limits.get(group, limits.group)
         if debt is not None:
             group_delay_s = debt.delay_s(limit, now_s)
             if group_delay_s > DELAY_S_MAX:

@@ -30,6 +30,7 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import spent_on
+from cometmq.store.message_store import bring_in
 from cometmq.store.queues.queue_reader import ColdPart
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
@@ -282,9 +283,3 @@ def _checked(read: Callable[[], object]) -> None:
         read()
     except OSError as problem:
         raise StoreError(f"cannot read from the disk: {problem}") from problem
-
-
-def bring_in(parts: Sequence[ColdPart]) -> None:
-    """Read parts of files."""
-    for part in parts:
-        part.file.bring_in(part.start, part.stop)

@@ -22,10 +22,6 @@ from cometmq.system.settings import ADDRESS, setting
 _NAME = re.compile(r"(?!\.+$)[^\x00-\x20\x7f/\\]{1,127}")
 
 
-def _host_name() -> str:
-    return socket.gethostname() or "DEFAULT_BROKER"
-
-
 @dataclass(frozen=True)
 class BrokerSettings:
     """The settings of a broker."""
@@ -35,7 +31,9 @@ class BrokerSettings:
     broker_cluster_name: str = setting("DefaultCluster", key="brokerClusterName")
     """The cluster that the broker belongs to."""
 
-    broker_name: str = setting(factory=_host_name, key="brokerName")
+    broker_name: str = setting(
+        factory=lambda: socket.gethostname() or "DEFAULT_BROKER", key="brokerName"
+    )
     """The name that a master and its slaves share. Default: the host name."""
 
     broker_id: int = setting(0, key="brokerId", low=-1, high=2**31 - 1)

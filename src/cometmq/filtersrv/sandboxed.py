@@ -277,11 +277,6 @@ class Context:
         self.consumer_group = consumer_group
 
 
-def simple_name(class_name: str) -> str:
-    """Return the name of a class without the name of its package."""
-    return class_name.rpartition(".")[2]
-
-
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 """CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR of the module inspect."""
 
@@ -290,7 +285,7 @@ def _made(class_name: str, source: str) -> Any:
     """Run the source and make an object of its class."""
     namespace: dict[str, Any] = {"__name__": "uploaded"}
     exec(compile(source, FILE, "exec"), namespace)
-    name = simple_name(class_name)
+    name = class_name.rpartition(".")[2]  # without the name of its package
     if not isinstance(namespace.get(name), type):
         raise TypeError(f"the source defines no class {name}")
     made: Any = namespace[name]()

@@ -176,17 +176,13 @@ def _octets(value: Any) -> bytes:
         raise _misfit(value, "a text in Base64") from None
 
 
-def _anything(value: Any) -> Any:
-    return value
-
-
 _SCALARS: dict[Any, _Reader] = {
     str: _text,
     int: _number,
     float: _fraction,
     bool: _truth,
     bytes: _octets,
-    Any: _anything,
+    Any: lambda value: value,
 }
 
 

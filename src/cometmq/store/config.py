@@ -20,15 +20,11 @@ SMALL_LOG_FILE_BYTES = 64 * _MIB
 """The size by default in ``cometmq standalone``: a file is reserved on the disk as a whole."""
 
 
-def _default_root() -> Path:
-    return Path.home() / "store"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """The directory of the store, the sizes of its files, its flushes and its retention."""
 
-    root: Path = setting(key="storePathRootDir", factory=_default_root)
+    root: Path = setting(key="storePathRootDir", factory=lambda: Path.home() / "store")
     """The directory of the store. Default: ``~/store``."""
 
     commit_log_dir: Path | None = setting(None, key="storePathCommitLog")

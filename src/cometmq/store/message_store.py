@@ -10,7 +10,7 @@ Source: DefaultMessageStore, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
@@ -631,7 +631,7 @@ class MessageStore:
             return read
         place = place_at(self._log, log_offset, size_max)
         units = self.reader.cold_units(*place, 1, None) if place is not None else []
-        return partial(_bring_in, units) if units else None
+        return partial(bring_in, units) if units else None
 
     def _record_bytes_max(self) -> int:
         """Return the limit of a record that is found by nothing but an offset."""
@@ -1008,7 +1008,8 @@ class MessageStore:
         return self._loader.earliest_store_ms(self._log)
 
 
-def _bring_in(parts: list[ColdPart]) -> None:
+def bring_in(parts: Sequence[ColdPart]) -> None:
+    """Read parts of files into memory; from any thread."""
     for part in parts:
         part.file.bring_in(part.start, part.stop)
 

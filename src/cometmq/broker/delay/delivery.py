@@ -34,7 +34,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay.delivered import (
     offsets_before,
     offsets_by_log,
@@ -50,6 +50,7 @@ from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore, StoreUnavailableError
 from cometmq.store.config_files import JsonFile
+from cometmq.store.message_store import bring_in
 from cometmq.store.queues.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog, RateLimitedLog

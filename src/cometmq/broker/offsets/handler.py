@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 
 from cometmq.broker.checks import check_group, check_queue, invalid
-from cometmq.broker.cold_reads import bring_in
 from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, page_of
 from cometmq.model.errors import ResponseError
@@ -32,6 +31,7 @@ from cometmq.protocol.headers.table_page import (
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import GetStatus
+from cometmq.store.message_store import bring_in
 
 AHEAD_OF_ALL = 2**63 - 1
 FILTER_GROUPS_MAX = 20_000

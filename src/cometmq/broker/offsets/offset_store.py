@@ -58,7 +58,7 @@ class OffsetStore:
         """Version of the table."""
         self.has_resets = False
         """Whether any reset waits for its pull."""
-        self.next_offset: Callable[[str, int], int] = _unlimited
+        self.next_offset: Callable[[str, int], int] = lambda topic, queue_id: OFFSET_MAX
         """Returns the offset that the next message of a queue gets, for `commit_of_client`."""
         self.may_lack_messages: Callable[[], bool] = bool
         """Returns whether queues may lack messages that groups have consumed: on a slave, or while
@@ -412,10 +412,6 @@ def read_numbers(content: Any, file: JsonFile) -> Numbers:
     if any(key < 0 or offset < 0 for key, offset in numbers.items()):
         raise StoreError(f"{file.path} has a negative offset in {str(numbers)[:80]}")
     return numbers
-
-
-def _unlimited(_topic: str, _queue_id: int) -> int:
-    return OFFSET_MAX
 
 
 def _checked(key: str, numbers: Numbers) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.cold_reads import bring_in
 from cometmq.broker.core import Core
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.broker_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
@@ -27,6 +26,7 @@ from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import Matcher
 from cometmq.store.index.key_search import KeySearch
+from cometmq.store.message_store import bring_in
 from cometmq.store.queues.consume_queue_ext import ExtUnit
 
 UNIQUE_KEY_COUNT_MAX: Final = 32

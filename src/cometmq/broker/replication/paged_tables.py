@@ -43,25 +43,14 @@ class PagedTable(msgspec.Struct, Generic[B], frozen=True):
     """The field of a response that says how many entries there are."""
     entries: Callable[[B], dict[str, Any]]
     """Returns the entries of a body that are counted."""
-    add: Callable[[B, B], None]
-    """Adds a page to the pages before it."""
     version: Callable[[B], str]
     """Returns the version of a body as JSON; empty if the pages may be of several versions."""
+    add_others: Callable[[B, B], None] = lambda whole, page: None
+    """Adds what else a page has to the pages before it."""
 
 
-def _add_topics(whole: TopicConfigSerializeWrapper, page: TopicConfigSerializeWrapper) -> None:
-    whole.topic_config_table.update(page.topic_config_table)
-
-
-def _add_groups(whole: SubscriptionGroupWrapper, page: SubscriptionGroupWrapper) -> None:
-    whole.subscription_group_table.update(page.subscription_group_table)
+def _add_forbidden(whole: SubscriptionGroupWrapper, page: SubscriptionGroupWrapper) -> None:
     whole.forbidden_table = {**(whole.forbidden_table or {}), **(page.forbidden_table or {})}
-
-
-def _add_offsets(
-    whole: ConsumerOffsetSerializeWrapper, page: ConsumerOffsetSerializeWrapper
-) -> None:
-    whole.offset_table.update(page.offset_table)
 
 
 def _version_text(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper) -> str:
@@ -76,7 +65,6 @@ TOPICS: Final = PagedTable(
     ),
     total="totalTopicNum",
     entries=lambda body: body.topic_config_table,
-    add=_add_topics,
     version=_version_text,
 )
 GROUPS: Final = PagedTable(
@@ -87,8 +75,8 @@ GROUPS: Final = PagedTable(
     ),
     total="totalGroupNum",
     entries=lambda body: body.subscription_group_table,
-    add=_add_groups,
     version=_version_text,
+    add_others=_add_forbidden,
 )
 OFFSETS: Final = PagedTable(
     code=RequestCode.GET_ALL_CONSUMER_OFFSET,
@@ -98,7 +86,6 @@ OFFSETS: Final = PagedTable(
     ),
     total="totalOffsetNum",
     entries=lambda body: body.offset_table,
-    add=_add_offsets,
     version=lambda body: "",  # offsets change all the time, and are merged
 )
 
@@ -138,7 +125,8 @@ async def fetch_table(
         if whole is None:
             whole, version = page, found
         elif found == version:
-            table.add(whole, page)
+            table.entries(whole).update(table.entries(page))
+            table.add_others(whole, page)
         else:  # the page is the first one of another version
             changes += 1
             if changes > CHANGES_MAX:

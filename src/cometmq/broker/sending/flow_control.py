@@ -85,14 +85,16 @@ class FlowControl:
         """From which lateness of the loop on it is logged; 0 for never."""
         self._late = RateLimitedLog(log, "times the event loop was blocked")
         self.waiting = 0
-        """Sends that are stored and wait for the disk or a replica."""
+        """Sends that are stored and wait for the disk or a replica; their handler counts them."""
         self.role_changed()
 
     def refusal(self) -> ResponseError | None:
         """Return why a send must be refused now, or None; called for each send."""
         if self._slow is None and self.waiting < self._limits.waiting_max:
             return None
-        return self._slow or _overload()
+        return self._slow or ResponseError(
+            ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
+        )
 
     def stop(self) -> None:
         """Refuse all sends from now on: the broker stops. Code 14 sends them to another broker."""
@@ -111,14 +113,6 @@ class FlowControl:
 
     def _close(self, reason: ResponseError | None) -> None:
         self._closed = self._slow = reason
-
-    def wait_began(self, sends: int = 1) -> None:
-        """Count sends that are stored and wait for the disk or a replica."""
-        self.waiting += sends
-
-    def wait_ended(self, sends: int = 1) -> None:
-        """Count sends whose wait has ended."""
-        self.waiting -= sends
 
     def append_took(self, took_ms: int) -> None:
         """Note how long an append took; calls for quick ones may be left out."""
@@ -171,12 +165,6 @@ class FlowControl:
         if self._slow is not None:
             log.info("accepting sends again waiting=%d", self.waiting)
         self._slow = None
-
-
-def _overload() -> ResponseError:
-    return ResponseError(
-        ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
-    )
 
 
 def flow_limits(settings: BrokerSettings) -> FlowLimits:

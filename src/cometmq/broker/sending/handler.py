@@ -323,11 +323,11 @@ class SendHandler:
                 self._send(sends, _SUCCESS)
             return
         total = sum(sends[2] for sends in pending)
-        self.flow.wait_began(total)
+        self.flow.waiting += total
         waits_s = perf_counter()
 
         def on_outcome(code: int, error: StoreError | None) -> None:
-            self.flow.wait_ended(total)
+            self.flow.waiting -= total
             now_s = perf_counter()
             for sends in pending:
                 _log_if_slow(sends, waits_s, now_s, self._durability.last_wait)

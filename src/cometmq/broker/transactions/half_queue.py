@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.transactions.decided_offsets import DecidedOffsets
 from cometmq.broker.transactions.half_message import (
@@ -62,6 +62,7 @@ from cometmq.protocol.record import (
 )
 from cometmq.remoting.slices import Slices
 from cometmq.store import Appended, GetResult, MessageStore, NewRecord
+from cometmq.store.message_store import bring_in
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -325,7 +325,8 @@ class SendTrace(_TraceHook, SendHook):
         """Record an attempt that stored the message."""
         receipt = context.receipt
         message = context.messages[0]
-        if receipt is None or not receipt.traced or _is_trace(message.topic, self._topic):
+        is_trace = message.topic == (self._topic or TRACE_TOPIC)
+        if receipt is None or not receipt.traced or is_trace:
             return
         cost_ms = int(context.cost_ms)
         record = Publish(
@@ -382,10 +383,6 @@ def trace_recall(
     """Record that a timer message was recalled."""
     record = Recall(now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
     dispatcher.add(record, topic=trace_topic, region=DEFAULT_REGION, keys=[message_id])
-
-
-def _is_trace(topic: str, trace_topic: str) -> bool:
-    return topic == (trace_topic or TRACE_TOPIC)
 
 
 _NOTE = "cometmq.trace"

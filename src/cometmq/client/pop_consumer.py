@@ -18,7 +18,7 @@ from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
 from cometmq.client._consuming.consumer import check_parts, resolve, subscriptions_of
 from cometmq.client._consuming.engine import ConsumerSpec
-from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
+from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._pop.engine import PopEngine
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import BatchHandler, MessageHandler, QueueListener
@@ -156,27 +156,14 @@ class PopConsumer(CallbackConsumer):
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
-        engine = self._engine
+        info = super().running_info()
         now_s, wall_ms = time.monotonic(), now_ms()
-        return ConsumerRunningInfo(
-            properties=common_properties(
-                self._instance,
-                self._settings,
-                group=engine.group,
-                concurrency=engine.concurrency,
-                started_ms=engine.started_ms,
-                ordered=False,
-            ),
-            subscription_set=self._subscriptions.data(),
-            mq_pop_table={
-                source.queue: PopProcessQueueInfo(
-                    wait_ack_count=source.waiting,
-                    droped=source.dropped,
-                    last_pop_timestamp=wall_ms - int((now_s - source.popped_at) * 1000),
-                )
-                for source in engine.queues.sources()
-            },
-            status_table={
-                topic: engine.statistics.status(topic) for topic in self._subscriptions.topics()
-            },
-        )
+        info.mq_pop_table = {
+            source.queue: PopProcessQueueInfo(
+                wait_ack_count=source.waiting,
+                droped=source.dropped,
+                last_pop_timestamp=wall_ms - int((now_s - source.popped_at) * 1000),
+            )
+            for source in self._engine.queues.sources()
+        }
+        return info

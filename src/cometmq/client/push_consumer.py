@@ -14,7 +14,7 @@ from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
 from cometmq.client._consuming.consumer import check_flag, check_parts, resolve, subscriptions_of
-from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
+from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._push.engine import PushEngine, PushSpec
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import QueueNotFoundError
@@ -222,22 +222,9 @@ class PushConsumer(CallbackConsumer):
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
-        engine = self._engine
-        return ConsumerRunningInfo(
-            properties=common_properties(
-                self._instance,
-                self._settings,
-                group=engine.group,
-                concurrency=engine.concurrency,
-                started_ms=engine.started_ms,
-                ordered=engine.spec.ordered,
-            ),
-            subscription_set=self._subscriptions.data(),
-            mq_table={
-                fetched.queue: fetched.info(engine.store.position(fetched.queue) or QueueOffset(0))
-                for fetched in engine.queues.shown()
-            },
-            status_table={
-                topic: engine.statistics.status(topic) for topic in self._subscriptions.topics()
-            },
-        )
+        info, store = super().running_info(), self._engine.store
+        info.mq_table = {
+            fetched.queue: fetched.info(store.position(fetched.queue) or QueueOffset(0))
+            for fetched in self._engine.queues.shown()
+        }
+        return info

@@ -13,7 +13,7 @@ from datetime import timedelta
 from cometmq.client._callbacks import is_generator
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
-from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._hints import WrongCallError
 from cometmq.client._lifecycle import in_background
 from cometmq.client.errors import ClientClosedError
@@ -286,6 +286,20 @@ class CallbackConsumer(SubscribingConsumer):
     def queues(self) -> list[MessageQueue]:
         """Return the assigned queues."""
 
-    @abstractmethod
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
+        engine = self._engine
+        return ConsumerRunningInfo(
+            properties=common_properties(
+                self._instance,
+                self._settings,
+                group=engine.group,
+                concurrency=engine.concurrency,
+                started_ms=engine.started_ms,
+                ordered=engine.spec.ordered,
+            ),
+            subscription_set=self._subscriptions.data(),
+            status_table={
+                topic: engine.statistics.status(topic) for topic in self._subscriptions.topics()
+            },
+        )

@@ -9,6 +9,7 @@ SourceError               the base of these errors
 ├── BadRecordError        bytes are not a valid record
 ├── RowError              a row is not valid as a message
 ├── DeliveryError         messages were not acknowledged in time, or were refused
+├── ConflictError         another run has changed the table of an archive
 └── PlaceError            a file or directory does not belong to a store
 
 Spark shows the text of an error only, and carries errors between processes: so each one is made
@@ -54,6 +55,10 @@ class RowError(SourceError):
 
 class DeliveryError(SourceError):
     """Messages were not acknowledged in time, or were refused; the text says if any is stored."""
+
+
+class ConflictError(SourceError):
+    """Another run archives into the same table; the text says what was met."""
 
 
 class PlaceError(SourceError):

@@ -1,0 +1,285 @@
+"""Archives a broker's log into a table, with every record in it once.
+
+Tasks decode ranges of the log and write files, which is four times as fast as rows that go through
+Spark's own writer. Then the driver commits the files together with the log's physical offset. The
+next run continues at the offset that the table has, wherever a run was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.archive.data_files import COLUMNS, Create, DataFile, Form, write_files
+from cometmq.spark.archive.newest_rows import newest_row_of_log
+from cometmq.spark.archive.tables import ArchiveTable, TableSettings, open_table
+from cometmq.spark.archive.tasks import cores_of, run, waves
+from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
+from cometmq.spark.logs import (
+    ByteRange,
+    Follower,
+    LogPlace,
+    Reading,
+    log_end,
+    missing,
+    open_place,
+    plan,
+    read_range,
+)
+from cometmq.system.settings import setting
+
+log = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_RANGES_PER_CORE = 4
+"""Minimum ranges per core where there is enough to do, so that no core waits for the last one."""
+_RANGE_BYTES_MIN = 16 * _MIB
+_BATCH_ROWS = 100_000
+_BATCH_BYTES = 32 * _MIB
+
+
+@dataclass(frozen=True)
+class ArchiveSettings(TableSettings):
+    """How messages are archived."""
+
+    topics: tuple[str, ...] = setting(())
+    """Topics to archive. Default: all topics of a log."""
+    codec: str = setting("zstd", choices=("zstd", "snappy", "none"))
+    """Compression of the files."""
+    row_group_rows: int = setting(131_072, unit="rows", low=1_000, high=10_000_000)
+    """Maximum rows of a row group."""
+    fail_on_data_loss: bool = setting(True)
+    """Whether to fail if messages were deleted before they were archived."""
+
+    @property
+    def form(self) -> Form:
+        """How files are written."""
+        return Form(self.codec, self.row_group_rows)
+
+
+@dataclass(frozen=True)
+class ArchiveLogSettings(ArchiveSettings):
+    """What is archived, where to and how."""
+
+    store: str = setting("")
+    """The log: a store's directory, its ``commitlog``, or an address such as ``s3://…``."""
+    broker_name: str = setting("")
+    """Name of the broker that wrote the log, stored in a column. Required if the archive has
+    several brokers.
+    """
+    range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 30)
+    """Maximum bytes of the log that one task holds in memory and writes to files. With few such
+    ranges per core, the ranges are smaller, down to 16 MiB.
+    """
+    closed: bool = setting(False)
+    """Whether the broker crashed and does not run. The log is then archived to its end, including
+    the last half messages, which have no consume-queue unit.
+    """
+    decompress: bool = setting(True)
+    """Whether compressed bodies are decompressed."""
+
+
+@dataclass(frozen=True)
+class ArchiveResult:
+    """What a run has archived."""
+
+    rows: int
+    files: int
+    bytes: int
+    """Bytes of the files."""
+    start: Any
+    """Where the run began: a physical offset, or the offsets of queues as in a checkpoint."""
+    end: Any
+    """How far the archive goes now."""
+    lost: tuple[Any, ...] = ()
+    """Ranges that were deleted before they were archived."""
+
+
+@dataclass(frozen=True)
+class _RangeJob:
+    """What a task needs to archive a range."""
+
+    place: LogPlace
+    create: Create
+    topics: frozenset[bytes] | None
+    decompress: bool
+    form: Form
+
+
+def archive_log(
+    spark: Any, settings: ArchiveLogSettings, *, dry_run: bool = False
+) -> ArchiveResult:
+    """Archive what a log has beyond the archive.
+
+    Args:
+        spark: the session; its executors must see the log and the archive.
+        settings: what, where to and how.
+        dry_run: only return from where to where the run would archive.
+
+    Raises:
+        ConfigError: a setting is missing, or the folder is an archive of another kind.
+        ConflictError: another run archives into the table at the same time.
+        DataLossError: bytes that were never archived are in no file any more.
+        PlaceError: the log is not the archived one, as of a store that was created again.
+        BadRecordError: the log is damaged.
+
+    Whenever the run is killed, the archive has all records up to the offset in the table, once.
+    """
+    if not settings.store:
+        raise ConfigError("archive: expected store, the log to archive")
+    place = open_place(settings.store, broker=settings.broker_name or None)
+    application = application_of(place.name)
+    table = _table_for(settings, dry_run)
+    at = begun = None if table is None else table.committed(application)
+    end = log_end(place, closed=settings.closed)
+    if table is not None and begun is not None:
+        end = _checked_end(place, table, begun, end)
+    start = place.min_offset if begun is None else begun
+    if lost := tuple(missing(place, start, max(start, end))):
+        _report_lost(place, lost, settings)
+    if table is None or dry_run:
+        return ArchiveResult(0, 0, 0, start, end, lost)
+    least = min(_RANGES_PER_CORE * cores_of(spark), max(1, (end - start) // _RANGE_BYTES_MIN))
+    parts = plan(place, start, end, settings.range_bytes, least=least)
+    files: list[DataFile] = []
+    for wave in waves(spark, parts):
+        written = run(spark, partial(archive_range, _job(settings, place, table)), wave)
+        new = [file for found in written for file in found]
+        table.commit(new, application, wave[-1].end, at)
+        at = wave[-1].end
+        files += new
+        log.info("archived rows=%d to=%d of=%d", sum(file.rows for file in new), at, end)
+    return ArchiveResult(
+        sum(file.rows for file in files),
+        len(files),
+        sum(file.bytes for file in files),
+        start,
+        start if at is None else at,
+        lost,
+    )
+
+
+def archived_to(table: TableSettings, broker_name: str = "") -> int | None:
+    """Return the physical offset up to which a broker's log is archived; None if it is not.
+
+    Args:
+        table: the table of the archive.
+        broker_name: the broker's name, as in the archive.
+
+    Raises:
+        PlaceError: there is no table.
+    """
+    return open_table(table, create=False).committed(application_of(broker_name or "log"))
+
+
+def application_of(name: str) -> str:
+    """Return the name by which a table knows how far a log or a query is archived."""
+    return f"cometmq.archived.{name}"
+
+
+def archive_range(job: _RangeJob, part: ByteRange) -> list[DataFile]:
+    """Write the files of one range; runs on an executor."""
+    decoder = RecordDecoder(
+        COLUMNS,
+        broker_name=job.place.broker,
+        decompress=job.decompress,
+        crc=True,
+        max_rows=_BATCH_ROWS,
+        max_bytes=_BATCH_BYTES,
+    )
+    batches = read_range(job.place, part, Reading(decoder, topics=job.topics))
+    return write_files(pa.Table.from_batches(batches, schema=decoder.schema), job.create, job.form)
+
+
+def _table_for(settings: ArchiveLogSettings, dry_run: bool) -> ArchiveTable | None:
+    """Return the table; None for a dry run if there is none yet."""
+    try:
+        return open_table(settings, create=not dry_run)
+    except PlaceError:
+        if not dry_run:
+            raise
+        return None
+
+
+def _job(settings: ArchiveLogSettings, place: LogPlace, table: ArchiveTable) -> _RangeJob:
+    topics = frozenset(topic.encode() for topic in settings.topics) or None
+    return _RangeJob(place, table.create, topics, settings.decompress, settings.form)
+
+
+def _checked_end(place: LogPlace, table: ArchiveTable, begun: int, end: int) -> int:
+    """Return the end of the log, if it is the archived one.
+
+    A store that was created again under the same broker name begins at byte 0 and holds other
+    records, which would count as archived. So the log must reach as far as the archive, and hold
+    the newest archived row that it still can.
+
+    Raises:
+        PlaceError: it is another log.
+    """
+    if end < begun:  # queues do not lead to half messages, which a closed log was archived with
+        end = max(end, Follower().of_closed(place))
+    if end < begun:
+        raise _another(
+            place,
+            table,
+            f"it is archived to byte {begun}, the files hold {place.min_offset} to {end}",
+        )
+    row = newest_row_of_log(table, place.broker)
+    if row is None or missing(place, row["phy_offset"], row["phy_offset"] + row["store_size"]):
+        log.warning(
+            "the log cannot be compared with the archive broker=%s: it holds no archived row",
+            place.name,
+        )
+        return end
+    met = _record_at(place, row)
+    if met != row:
+        raise _another(place, table, f"the archive has {_shown(row)}, the log holds {_shown(met)}")
+    return end
+
+
+def _record_at(place: LogPlace, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the log holds in the place of an archived row; None if it is no record."""
+    columns = [column for column in COLUMNS if column.name in row]
+    part = ByteRange(place.name, row["phy_offset"], row["phy_offset"] + row["store_size"])
+    decoder = RecordDecoder(columns, broker_name=place.broker, decompress=False)
+    try:
+        batches = list(read_range(place, part, decoder))
+    except (BadRecordError, DataLossError):
+        return None
+    rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
+    return rows[0] if rows else None
+
+
+def _another(place: LogPlace, table: ArchiveTable, met: str) -> PlaceError:
+    return PlaceError(
+        f"log of {place.name} at {', '.join(place.given)} is not the one that {table.place} has:"
+        f" {met}; a store that was created again has another log: archive it into another table or"
+        " under another broker_name; a replica that lags behind its master: start again when it has"
+        " caught up"
+    )
+
+
+def _report_lost(place: LogPlace, lost: Sequence[ByteRange], settings: ArchiveLogSettings) -> None:
+    text = (
+        f"{', '.join(map(str, lost))} were never archived and are in no file; the files hold"
+        f" {place.min_offset} to {place.end_offset}"
+    )
+    if settings.fail_on_data_loss:
+        raise DataLossError(f"{text}; fail_on_data_loss=false archives the rest")
+    log.warning("the archive continues after lost bytes: %s", text)
+
+
+def _shown(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "no such record"
+    return (
+        f"offset {row['queue_offset']} of {row['topic']}, queue {row['queue_id']}, at byte"
+        f" {row['phy_offset']}, stored at {row['store_timestamp']}"
+    )

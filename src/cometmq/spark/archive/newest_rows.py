@@ -1,0 +1,89 @@
+"""Finds the newest rows of a table, which identify the log or the topics that were archived.
+
+The bounds of files in the table's own metadata tell which files have to be read: usually one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cometmq.spark.archive.tables import ArchiveTable, StoredFile
+from cometmq.spark.offsets import QueueKey
+from cometmq.spark.schema import CORE, arrow_schema, chosen
+
+IDENTITY = (
+    *("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "body_crc"),
+    *("phy_offset", "store_size"),
+)
+"""Columns that identify a message."""
+FILES_MAX = 64
+"""Files of a topic that are read for the newest rows of its queues."""
+_SCHEMA = arrow_schema(column._replace(nullable=True) for column in chosen(CORE, IDENTITY))
+
+
+def newest_row_of_log(table: ArchiveTable, broker: str | None) -> dict[str, Any] | None:
+    """Return the row of a broker with the highest physical offset; None if there is no row.
+
+    Args:
+        table: the archive.
+        broker: the broker's name, None for a log without a name.
+    """
+    found: dict[str, Any] | None = None
+    for file in sorted(table.files(), key=lambda file: _or_last(file.phy_max), reverse=True):
+        if found is not None and _or_last(file.phy_max) <= found["phy_offset"]:
+            break
+        rows = _rows(table, file)
+        names = rows["broker_name"]
+        rows = rows.filter(names.is_null() if broker is None else pc.equal(names, broker))
+        row = _row_with_max(rows, "phy_offset")
+        if row and (found is None or row["phy_offset"] > found["phy_offset"]):
+            found = row
+    return found
+
+
+def newest_rows_of_queues(
+    table: ArchiveTable, topic: str, queues: Collection[QueueKey]
+) -> dict[QueueKey, dict[str, Any]]:
+    """Return a row near the end of each queue of a topic, where its newest files have one."""
+    found: dict[QueueKey, dict[str, Any]] = {}
+    files = sorted(table.files([topic]), key=lambda file: _or_last(file.newest_ms), reverse=True)
+    for file in files[:FILES_MAX]:
+        if found.keys() >= set(queues):
+            break
+        rows = _rows(table, file)
+        for key in queues:
+            of_queue = pc.and_(
+                pc.equal(rows["broker_name"], key.broker),
+                pc.and_(pc.equal(rows["queue_id"], key.queue_id), pc.equal(rows["topic"], topic)),
+            )
+            row = _row_with_max(rows.filter(of_queue), "queue_offset")
+            if row and (key not in found or row["queue_offset"] > found[key]["queue_offset"]):
+                found[key] = row
+    return found
+
+
+def _rows(table: ArchiveTable, file: StoredFile) -> pa.Table:
+    """Return what identifies the rows of a file."""
+    names = [name for name in IDENTITY if name != "topic" or file.has_topic]
+    with table.open(file) as source:
+        rows = pq.ParquetFile(source).read(columns=names)
+    if not file.has_topic:
+        rows = rows.append_column("topic", pa.repeat(pa.scalar(file.topic), rows.num_rows))
+    return rows.select(_SCHEMA.names).cast(_SCHEMA)
+
+
+def _row_with_max(rows: pa.Table, name: str) -> dict[str, Any] | None:
+    if rows.num_rows == 0:
+        return None
+    at = pc.index(rows[name], pc.max(rows[name])).as_py()
+    return dict(rows.slice(at, 1).to_pylist()[0])
+
+
+def _or_last(bound: int | None) -> int:
+    """Return a bound as a sort key: a file without one may have the newest row."""
+    return 1 << 63 if bound is None else bound

@@ -1,0 +1,533 @@
+"""The table that is an archive: in the format of Delta or of Iceberg, without a jar.
+
+A commit adds files, and stores with them how far an application has come: a log's physical offset,
+or the batch of a streaming query. Both are seen together or not at all. A commit expects the value
+that its run has read. If another run has committed since, it adds nothing and raises ConflictError.
+A commit that only meets the table's own maintenance is repeated.
+
+    Delta    application transaction ``cometmq.archived.<broker or query>``
+    Iceberg  table property of the same name
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl, unquote
+
+import pyarrow as pa
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.archive.data_files import (
+    COLUMNS,
+    NEW_FILE,
+    NO_STATISTICS,
+    Create,
+    DataFile,
+)
+from cometmq.spark.errors import ConflictError, OptionError, PlaceError
+from cometmq.spark.logs.storage import filesystem_of
+from cometmq.spark.schema import arrow_schema
+from cometmq.system.platforms import SYSTEM
+from cometmq.system.settings import setting
+
+DELTA, ICEBERG = "delta", "iceberg"
+COMMITS_MAX = 5
+"""Attempts to commit while the table's maintenance commits too."""
+_PARTITIONS = ["topic", "date"]
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The table of an archive."""
+
+    to: str = setting("")
+    """Folder of the archive: a directory that all executors see, or an address such as
+    ``s3://bucket/archive``. Not needed for an Iceberg table of a catalog.
+    """
+    table: str = setting(DELTA, choices=(DELTA, ICEBERG))
+    """Table format: ``delta`` or ``iceberg``."""
+    catalog: str = setting("")
+    """Iceberg's catalog: its name in pyiceberg's configuration, or its address. Default: an SQLite
+    file in the archive's folder.
+    """
+    catalog_options: tuple[str, ...] = setting(())
+    """Properties of Iceberg's catalog, each ``name=value``, for example ``warehouse=s3://bucket``."""
+    identifier: str = setting("archive.messages")
+    """Namespace and name of the Iceberg table in its catalog."""
+
+
+class StoredFile(NamedTuple):
+    """One file of a table."""
+
+    uri: str
+    topic: str | None
+    """The topic of all its rows, where the table says so."""
+    has_topic: bool
+    """Whether the column ``topic`` is in the file. Delta's tools leave out partition columns."""
+    newest_ms: int | None
+    """The newest store time, at least; None where the table does not say."""
+    phy_max: int | None
+    """The highest physical offset, at least; None where the table does not say."""
+
+
+class ArchiveTable(Protocol):
+    """A table of messages."""
+
+    place: str
+    """Its path, address or identifier, for messages."""
+    create: Create
+    """Opens a new file; it can be pickled."""
+
+    def committed(self, application: str) -> int | None:
+        """Return how far an application has come; None if it has never committed."""
+
+    def commit(
+        self, files: Sequence[DataFile], application: str, value: int, expected: int | None
+    ) -> None:
+        """Add files and store how far the application has come, in one commit.
+
+        Args:
+            files: the new files; a commit without files only stores the value.
+            application: its name.
+            value: how far it has come.
+            expected: what the table must say before.
+
+        Raises:
+            ConflictError: another run has committed since, so nothing was added.
+        """
+
+    def files(
+        self,
+        topics: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[StoredFile]:
+        """Return the files that can have rows of some topics and times; all by default.
+
+        Raises:
+            PlaceError: rows of a file are marked as deleted, which a list of files cannot show.
+        """
+
+    def open(self, file: StoredFile) -> Any:
+        """Open one of its files for reading by pyarrow."""
+
+
+def open_table(
+    settings: TableSettings, *, create: bool, version: int | None = None
+) -> ArchiveTable:
+    """Return the table of an archive.
+
+    Args:
+        settings: where it is.
+        create: whether to create it if it does not exist.
+        version: an older version of a Delta table, or a snapshot of an Iceberg table.
+
+    Raises:
+        ConfigError: a setting is missing, packages are, or the folder is another kind of archive.
+        PlaceError: there is no table.
+    """
+    try:
+        if settings.table == ICEBERG:
+            return IcebergTable(settings, create=create, snapshot=version)
+        return DeltaTable(settings.to, create=create, version=version)
+    except ModuleNotFoundError as problem:
+        raise ConfigError(
+            f"table={settings.table} needs {problem.name}: install CometMQ with the extra"
+            f" '{'iceberg' if settings.table == ICEBERG else 'spark'}'"
+        ) from problem
+
+
+class DeltaTable:
+    """A Delta table.
+
+    Args:
+        place: its folder, a path or an address.
+        create: whether to create it.
+        version: an older version to read.
+    """
+
+    def __init__(self, place: str, *, create: bool, version: int | None = None) -> None:
+        import deltalake
+        import deltalake.exceptions
+
+        if not place:
+            raise ConfigError("expected to, the folder of the archive")
+        self._delta = deltalake
+        self.place, self._filesystem, self._root = _folder(place)
+        self._options = _storage_options(place)
+        address = self.place.partition("?")[0]
+        if not deltalake.DeltaTable.is_deltatable(address, self._options):
+            self._create(address, create)
+        self._table = deltalake.DeltaTable(address, version, self._options)
+        self.create: Create = partial(_create_file, self.place)
+
+    def committed(self, application: str) -> int | None:
+        """Return what the newest commit of the application says."""
+        self._table.update_incremental()
+        met = self._table.transaction_version(application)
+        return None if met is None else int(met)
+
+    def commit(
+        self, files: Sequence[DataFile], application: str, value: int, expected: int | None
+    ) -> None:
+        """Add files and store the value; deltalake repeats it behind the table's maintenance."""
+        _check_expected(self.place, application, self.committed(application), expected)
+        transaction = self._delta.Transaction(application, value)
+        partitions = self._table.metadata().partition_columns
+        try:
+            self._table.create_write_transaction(
+                [_add_action(file, partitions) for file in files],
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=partitions,
+                commit_properties=self._delta.CommitProperties(app_transactions=[transaction]),
+            )
+        except self._delta.exceptions.CommitFailedError as problem:
+            _check_expected(self.place, application, self.committed(application), expected)
+            raise _conflict(self.place, problem) from problem
+        if self._filesystem is None:
+            _sync_newest(Path(self._root, "_delta_log"))
+
+    def files(
+        self,
+        topics: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[StoredFile]:
+        """Return the files of this version."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        if any(name.startswith("deletion_vector") for name in actions.column_names):
+            raise _has_deletes(self.place, "REORG TABLE … APPLY (PURGE)")
+        found = []
+        for row in actions.to_pylist():
+            topic = row.get("partition.topic")
+            first, last = row.get("min.store_timestamp"), row.get("max.store_timestamp")
+            if topics and topic is not None and topic not in topics:
+                continue
+            if since_ms is not None and last is not None and _ms(last) < since_ms:
+                continue
+            if until_ms is not None and first is not None and _ms(first) >= until_ms:
+                continue
+            name = unquote(row["path"])
+            found.append(
+                StoredFile(
+                    uri=f"{self.place.partition('?')[0]}/{name}",
+                    topic=topic,
+                    has_topic=topic is None or name.rpartition("/")[2].startswith(NEW_FILE),
+                    newest_ms=None if last is None else _ms(last) + 1,
+                    phy_max=row.get("max.phy_offset"),
+                )
+            )
+        return found
+
+    def open(self, file: StoredFile) -> Any:
+        """Open a file through pyarrow."""
+        name = file.uri.removeprefix(self.place.partition("?")[0])
+        if self._filesystem is None:
+            return pa.memory_map(f"{self._root}{name}", "r")
+        return self._filesystem.open_input_file(f"{self._root}{name}")
+
+    def _create(self, address: str, create: bool) -> None:
+        if self._filesystem is None and Path(self._root, "_manifest").is_dir():
+            raise ConfigError(
+                f"{self.place} is an archive of Parquet files with a manifest, which an older"
+                " version wrote, expected a Delta table: use another folder"
+            )
+        if not create:
+            raise PlaceError(f"{self.place}: met no Delta table, expected an archive")
+        schema = arrow_schema(COLUMNS).append(pa.field("date", pa.date32()))
+        try:
+            self._delta.DeltaTable.create(
+                address,
+                schema=self._delta.Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=_PARTITIONS,
+                storage_options=self._options,
+            )
+        except self._delta.exceptions.DeltaError:
+            if not self._delta.DeltaTable.is_deltatable(address, self._options):
+                raise  # else another run has created it
+
+
+class IcebergTable:
+    """An Iceberg table of a catalog.
+
+    Args:
+        settings: the catalog and the table's identifier.
+        create: whether to create the table.
+        snapshot: an older snapshot to read.
+    """
+
+    def __init__(
+        self, settings: TableSettings, *, create: bool, snapshot: int | None = None
+    ) -> None:
+        from pyiceberg.catalog import load_catalog
+
+        self._identifier = settings.identifier
+        self._snapshot = snapshot
+        name, properties = _catalog_of(settings)
+        self._catalog = load_catalog(name, **properties)
+        self.place = f"{settings.identifier} of {settings.catalog or settings.to}"
+        self._table = self._loaded(create)
+        self.create: Create = partial(_create_output, self._table.io, self._table.location())
+
+    def committed(self, application: str) -> int | None:
+        """Return what the table's property says."""
+        self._table.refresh()
+        met = self._table.properties.get(application)
+        return None if met is None else int(met)
+
+    def commit(
+        self, files: Sequence[DataFile], application: str, value: int, expected: int | None
+    ) -> None:
+        """Add files and set the property, in one snapshot that follows the one that was read."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        paths = [f"{self._table.location()}/{file.name}" for file in files]
+        for _ in range(COMMITS_MAX):
+            _check_expected(self.place, application, self.committed(application), expected)
+            try:
+                with self._without_retries().transaction() as transaction:
+                    if paths:
+                        transaction.add_files(paths, check_duplicate_files=False)
+                    else:  # a property alone would be set whatever another run has set
+                        with transaction.update_snapshot().fast_append():
+                            pass
+                    transaction.set_properties({application: str(value)})
+                return
+            except CommitFailedException as problem:
+                failed = problem
+        raise _conflict(self.place, failed) from failed
+
+    def files(
+        self,
+        topics: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[StoredFile]:
+        """Return the files of the snapshot."""
+        if self._snapshot is None:
+            self._table.refresh()
+        found = []
+        scan = self._table.scan(_row_filter(topics, since_ms, until_ms), snapshot_id=self._snapshot)
+        schema = scan.projection()
+        for task in scan.plan_files():
+            if task.delete_files:
+                raise _has_deletes(self.place, "rewrite_data_files")
+            newest = _upper_bound(task.file, schema, "store_timestamp")
+            found.append(
+                StoredFile(
+                    uri=task.file.file_path,
+                    topic=None,
+                    has_topic=True,
+                    newest_ms=None if newest is None else newest // 1000 + 1,
+                    phy_max=_upper_bound(task.file, schema, "phy_offset"),
+                )
+            )
+        return found
+
+    def open(self, file: StoredFile) -> Any:
+        """Open a file through the catalog's access."""
+        return self._table.io.new_input(file.uri).open()
+
+    def _loaded(self, create: bool) -> Any:
+        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
+        try:
+            return self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            if not create:
+                raise PlaceError(f"{self.place}: met no table, expected an archive") from None
+        self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
+        try:
+            return self._created()
+        except TableAlreadyExistsError:  # another run has created it
+            return self._catalog.load_table(self._identifier)
+
+    def _created(self) -> Any:
+        from pyiceberg.transforms import DayTransform
+
+        unseen = {f"write.metadata.metrics.column.{name}": "none" for name in NO_STATISTICS}
+        with (
+            self._catalog.create_table_transaction(
+                self._identifier, arrow_schema(COLUMNS), properties=unseen
+            ) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            spec.add_identity("topic")
+            spec.add_field("store_timestamp", DayTransform(), "day")
+        return self._catalog.load_table(self._identifier)
+
+    def _without_retries(self) -> Any:
+        """Return the table without pyiceberg's own retries, which overwrite the property.
+
+        They repeat a commit on top of another run's, and so would add its rows a second time.
+        """
+        metadata = self._table.metadata
+        once = {**metadata.properties, "commit.retry.num-retries": "0"}
+        self._table.metadata = metadata.model_copy(update={"properties": once})
+        return self._table
+
+
+def _check_expected(place: str, application: str, met: int | None, expected: int | None) -> None:
+    if met != expected:
+        raise ConflictError(
+            f"{place}: another run has committed: met {application} at {met}, expected"
+            f" {expected}; this run added nothing since; start it again when the other one has"
+            " ended"
+        )
+
+
+def _conflict(place: str, problem: Exception) -> ConflictError:
+    return ConflictError(
+        f"{place}: other programs committed at the same time ({problem}); this run added nothing"
+        " since; start it again"
+    )
+
+
+def _has_deletes(place: str, remedy: str) -> PlaceError:
+    return PlaceError(
+        f"{place}: rows of its files are marked as deleted, which Parquet files alone do not show:"
+        f" run {remedy} once, or read it with a Spark that has the format's jar"
+    )
+
+
+def _add_action(file: DataFile, partitions: Sequence[str]) -> Any:
+    from deltalake.transaction import AddAction
+
+    values = {name: {"topic": file.topic, "date": file.date}[name] for name in partitions}
+    return AddAction(file.name, file.bytes, values, file.newest_ms, True, file.statistics)
+
+
+def _folder(place: str) -> tuple[str, Any, str]:
+    """Return a folder's address, its file system, None for this machine's, and its path there."""
+    if place.startswith("file://"):
+        place = place.removeprefix("file://")
+    if "://" not in place:
+        path = str(Path(place).expanduser().absolute())
+        return path, None, path
+    try:
+        filesystem, root = filesystem_of(place)
+    except OptionError as problem:
+        raise ConfigError(str(problem)) from None
+    address, mark, query = place.partition("?")
+    return address.rstrip("/") + mark + query, filesystem, root.rstrip("/")
+
+
+def _storage_options(place: str) -> dict[str, str] | None:
+    """Return an address's query, which pyarrow reads, in the words of deltalake."""
+    given = dict(parse_qsl(place.partition("?")[2])) if "://" in place else {}
+    options = {}
+    if "region" in given:
+        options["aws_region"] = given["region"]
+    if "endpoint_override" in given:
+        scheme = given.get("scheme", "https")
+        options["aws_endpoint"] = f"{scheme}://{given['endpoint_override']}"
+        options["aws_allow_http"] = str(scheme == "http").lower()
+    return options or None
+
+
+@contextmanager
+def _create_file(place: str, name: str) -> Iterator[Any]:
+    """Give a new file below a folder; on a disk it is synced when the context ends."""
+    _, filesystem, root = _folder(place)
+    if filesystem is not None:
+        with filesystem.open_output_stream(f"{root}/{name}") as file:
+            yield file
+        return
+    path = Path(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        yield file
+        file.flush()
+        SYSTEM.sync_file(file.fileno())
+    SYSTEM.sync_directory(path.parent)
+
+
+@contextmanager
+def _create_output(io: Any, location: str, name: str) -> Iterator[Any]:
+    """Give a new file of an Iceberg table."""
+    uri = f"{location}/{name}"
+    with io.new_output(uri).create(overwrite=True) as file:
+        yield file
+    path = Path(uri.removeprefix("file://"))
+    if path.is_absolute():
+        _sync(path)
+        SYSTEM.sync_directory(path.parent)
+
+
+def _sync_newest(directory: Path) -> None:
+    """Sync the newest commit: deltalake leaves that to the operating system."""
+    commits = [path for path in directory.iterdir() if path.suffix == ".json"]
+    _sync(max(commits))
+    SYSTEM.sync_directory(directory)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        SYSTEM.sync_file(number)
+    finally:
+        os.close(number)
+
+
+def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
+    """Return the name and the properties for pyiceberg's `load_catalog`.
+
+    Raises:
+        ConfigError: neither a catalog nor a folder is named.
+    """
+    given = dict(pair.partition("=")[::2] for pair in settings.catalog_options)
+    if settings.catalog and "://" not in settings.catalog:
+        return settings.catalog, given
+    folder = settings.to
+    if settings.catalog:
+        warehouse = {"warehouse": f"{folder}/_iceberg"} if folder else {}
+        return "cometmq", {"uri": settings.catalog, **warehouse, **given}
+    if given:
+        return "cometmq", given
+    folder = folder.removeprefix("file://")
+    if not folder or "://" in folder:
+        raise ConfigError(
+            f"an Iceberg table at {folder or 'no folder'} needs catalog, the name or address of"
+            " its catalog, or catalog_options, the catalog's properties"
+        )
+    folder = str(Path(folder).expanduser().absolute())
+    Path(folder, "_iceberg").mkdir(parents=True, exist_ok=True)
+    address = f"sqlite:///{folder}/_iceberg/catalog.db"
+    return "cometmq", {"uri": address, "warehouse": f"{folder}/_iceberg"}
+
+
+def _row_filter(topics: Collection[str], since_ms: int | None, until_ms: int | None) -> str:
+    """Return a condition in the words of pyiceberg."""
+    found = []
+    if topics:
+        quoted = ("'" + topic.replace("'", "''") + "'" for topic in topics)
+        found.append(f"topic in ({', '.join(quoted)})")
+    if since_ms is not None:
+        found.append(f"store_timestamp >= '{_iso(since_ms)}'")
+    if until_ms is not None:
+        found.append(f"store_timestamp < '{_iso(until_ms)}'")
+    return " and ".join(found) or "true"
+
+
+def _upper_bound(file: Any, schema: Any, name: str) -> int | None:
+    from pyiceberg.conversions import from_bytes
+
+    field = schema.find_field(name)
+    bound = (file.upper_bounds or {}).get(field.field_id)
+    return None if bound is None else int(from_bytes(field.field_type, bound))
+
+
+def _iso(ms: int) -> str:
+    return str(pa.scalar(ms, pa.timestamp("ms", "UTC")).as_py().isoformat())
+
+
+def _ms(when: Any) -> int:
+    return int(when.timestamp() * 1000)

@@ -80,15 +80,13 @@ cdef class RecordRows:
     cdef long long _add(self, bytes text) except 1
     @cython.locals(
         first=cython.Py_ssize_t, count=cython.Py_ssize_t, at=cython.Py_ssize_t,
-        stop=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+        stop=cython.Py_ssize_t, middle=cython.Py_ssize_t, known=cython.Py_ssize_t)
     cdef bint _list(
         self, const unsigned char* source, Py_ssize_t size, Py_ssize_t row,
         long long base) except -1
-    @cython.locals(
-        later=cython.Py_ssize_t, earlier=cython.Py_ssize_t, size=cython.int,
-        at=cython.Py_ssize_t)
-    cdef bint _are_unique(
-        self, const unsigned char* source, Py_ssize_t first, Py_ssize_t end,
+    @cython.locals(entry=cython.Py_ssize_t, size=cython.int, at=cython.Py_ssize_t)
+    cdef Py_ssize_t _known_name(
+        self, const unsigned char* source, Py_ssize_t first, Py_ssize_t last,
         long long base) noexcept
     @cython.locals(
         number=cython.Py_ssize_t, entry=cython.Py_ssize_t, at=cython.Py_ssize_t,

@@ -346,7 +346,11 @@ class RecordRows:
         return -1 - place
 
     def _list(self, source: Any, size: int, row: int, base: int) -> bool:
-        """Note every property of a row; False if one may be there twice."""
+        """Note every property of a row; False if there are too many to compare all names.
+
+        A message of a batch has ``WAIT`` twice, once from the batch. As in a map, an equal name
+        keeps its place and gets the later value.
+        """
         first = count = self.entry_count
         if first + size // 3 + 1 > self._entry_room:
             self._make_entry_room(first + size // 3 + 1)
@@ -357,25 +361,27 @@ class RecordRows:
             if at < middle and middle + 1 < stop:
                 self.name_starts[count] = _placed(at, base)
                 self.name_sizes[count] = middle - at
-                self.value_starts[count] = _placed(middle + 1, base)
-                self.value_sizes[count] = stop - middle - 1
-                count += 1
+                known = count
+                if count - first < _COMPARED_MAX:
+                    known = self._known_name(source, first, count, base)
+                self.value_starts[known] = _placed(middle + 1, base)
+                self.value_sizes[known] = stop - middle - 1
+                if known == count:
+                    count += 1
             at = stop + 1
         self.entries[row] = count - first
-        return self._are_unique(source, first, count, base)
+        return count - first <= _COMPARED_MAX
 
-    def _are_unique(self, source: Any, first: int, end: int, base: int) -> bool:
-        """Whether no name is there twice; False too if there are too many to compare."""
-        if end - first > _COMPARED_MAX:
-            return False
-        for later in range(first + 1, end):
-            size = self.name_sizes[later]
-            for earlier in range(first, later):
-                if self.name_sizes[earlier] == size:
-                    at = _found(self.name_starts[earlier], base)
-                    if octets.are_same(source, at, _found(self.name_starts[later], base), size):
-                        return False
-        return True
+    def _known_name(self, source: Any, first: int, last: int, base: int) -> int:
+        """Return the first entry with the name of the last one."""
+        size = self.name_sizes[last]
+        at = _found(self.name_starts[last], base)
+        for entry in range(first, last):
+            if self.name_sizes[entry] == size and octets.are_same(
+                source, _found(self.name_starts[entry], base), at, size
+            ):
+                return entry
+        return last
 
     def _find_in_list(self, source: Any, row: int, base: int) -> None:
         """Find the properties that are columns of their own among those that were noted."""

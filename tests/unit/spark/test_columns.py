@@ -277,14 +277,31 @@ def test_what_is_null_takes_no_bytes() -> None:
     assert offsets == bytearray((0).to_bytes(8, "little") + (1).to_bytes(4, "little"))
 
 
-def test_properties_in_the_thousands_are_read_in_time() -> None:
-    """Comparing each name with each other one would take seconds."""
-    text = b"".join(b"n%d\x01v\x02" % (number % 4000) for number in range(4200))
-    record = encode_record(
+def test_an_equal_name_keeps_its_place_and_gets_the_later_value() -> None:
+    """A message of a batch has WAIT twice."""
+    rows = take(with_properties(b"WAIT\x01true\x02a\x011\x02WAIT\x01false\x02TAGS\x01x\x02a\x01"))
+    _, offsets, *texts = rows[4]["properties"]
+    assert (offsets[4], bytes(texts[1]), bytes(texts[3])) == (3, b"WAITaTAGS", b"false1x")
+
+
+@pytest.mark.parametrize("count", [64, 65, 66])
+def test_equal_names_are_found_among_few_and_among_many(count: int) -> None:
+    names = b"".join(b"n%02d\x01v\x02" % number for number in range(count))
+    _, offsets, *texts = take(with_properties(names + b"n00\x01last\x02"))[4]["properties"]
+    assert (offsets[4], bytes(texts[3])) == (count, b"last" + b"v" * (count - 1))
+
+
+def with_properties(text: bytes) -> bytes:
+    return encode_record(
         b"orders", b"", text, queue_id=0, queue_offset=0, log_offset=0, born_time_ms=0,
         born_host=bytes(8), store_time_ms=0, store_host=bytes(8),
     )  # fmt: skip
-    offsets = take(record * 20)[4]["properties"][1]
+
+
+def test_properties_in_the_thousands_are_read_in_time() -> None:
+    """Comparing each name with each other one would take seconds."""
+    text = b"".join(b"n%d\x01v\x02" % (number % 4000) for number in range(4200))
+    offsets = take(with_properties(text) * 20)[4]["properties"][1]
     assert offsets is not None
     assert int.from_bytes(offsets[4:8], "little") == 4000
 

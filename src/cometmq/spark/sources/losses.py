@@ -139,8 +139,8 @@ class Losses:
         """Return the part of a range that a queue has.
 
         A range that ends before it begins was planned by an older version, when the queue had been
-        created again: it begins with the queue. One that lies behind the queue's end was planned before: nothing of it is
-        left, and the batch that is planned next begins with the queue.
+        created again: it begins with the queue. One that lies behind the queue's end was planned
+        before: nothing of it is left, and the batch that is planned next begins with the queue.
 
         Raises:
             DataLossError: it is not all of the range, and that is an error.

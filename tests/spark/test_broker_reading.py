@@ -32,9 +32,9 @@ from cometmq.spark.errors import (
     UnreachableError,
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
-from cometmq.system.clock import ManualClock
 from support.brokers.queue_broker import QueueBroker, QueueNameServer
 from support.brokers.scripted import Act
+from support.checks.manual_clock import ManualClock
 from support.runner.tiers import rounds
 
 PULL = RequestCode.PULL_MESSAGE

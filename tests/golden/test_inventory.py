@@ -46,6 +46,7 @@ def test_each_recording_is_tested_or_named_for_later() -> None:
         str(path.relative_to(VECTORS))
         for folder in ("ha", "mqadmin")
         for path in (VECTORS / folder).iterdir()
+        if path.name != "__pycache__"
     }
     tested = {name for name in files if f'"{name}"' in SOURCES}
 

@@ -496,7 +496,7 @@ class PullConsumer(OffsetCalls):
             queue: any queue of any topic.
             offset: the queue offset of the first message.
             filter: tags such as ``a || b``, or a `Filter`.
-            max_messages: 1 to 1024. A broker returns at most 32 messages that are in memory.
+            max_messages: 1 to 1024. RocketMQ returns at most 32 messages at once.
             wait: seconds that the broker may hold the pull until a message arrives, 0 to 120.
             timeout: seconds for the response, in addition to ``wait``.
 

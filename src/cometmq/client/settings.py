@@ -431,7 +431,7 @@ class PushSettings(Checked):
     """Limit on messages in one call of a batch handler."""
 
     pull_batch: int = setting(32, key="pullBatchSize", low=1, high=1024)
-    """Messages per pull; a broker returns at most 32 messages that are in memory."""
+    """Messages per pull; RocketMQ returns at most 32 messages at once."""
 
     pull_bytes: int = setting(256 * KIB, key="pullBatchSizeInBytes", unit="bytes", low=1)
     """Bytes per pull; brokers before 5.0 ignore it."""

@@ -67,6 +67,8 @@ logger = logging.getLogger(__name__)
 
 _NOT_OPEN = "the store is not open"
 _SEARCH_ENTRIES = 1_000_000
+_BULK_MESSAGES = 1_024
+"""The limit of a read by a client that reads a backlog; the limit of bytes is the usual one."""
 _REQUESTED_RECORD_BYTES = 16 * 1024 * 1024
 """The least limit of a record that a client requests by its offset; no client takes more."""
 _RECORD_REST_BYTES = 128 * 1024
@@ -180,6 +182,15 @@ class MessageStore:
         )
         self._repair = Repair(self._log, self._table, self._dispatcher)
         self._reader = QueueReader(self._table, self._log, self._limits, self._repair)
+        self._bulk_limits = ReadLimits(
+            self._limits.memory_bytes,
+            settings.transfer_bytes_memory_max,
+            max(settings.transfer_count_memory_max, _BULK_MESSAGES),
+            settings.transfer_bytes_memory_max,
+            max(settings.transfer_count_disk_max, _BULK_MESSAGES),
+            self._limits.units,
+        )
+        self._bulk_reader = QueueReader(self._table, self._log, self._bulk_limits, self._repair)
         self.replica = Replica(self._log, self._table, self._index, self._appender)
         """Appends what a master sends, if this is the store of a slave."""
 
@@ -394,7 +405,7 @@ class MessageStore:
 
     def assume_in_memory(self, percent: int) -> None:
         """Set the share of physical memory in which the newest messages are assumed to be."""
-        self._limits.memory_bytes = _memory_bytes(percent)
+        self._limits.memory_bytes = self._bulk_limits.memory_bytes = _memory_bytes(percent)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -513,6 +524,11 @@ class MessageStore:
     def reader(self) -> QueueReader:
         """The reader behind `get`, for hot paths."""
         return self._reader
+
+    @property
+    def bulk_reader(self) -> QueueReader:
+        """A reader for clients that read a backlog: it returns more messages at once."""
+        return self._bulk_reader
 
     def get(
         self,

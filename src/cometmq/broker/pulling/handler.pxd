@@ -32,6 +32,7 @@ cdef class Pull(HeldPull):
     cdef public object own_matcher
     cdef public long long version
     cdef public bint is_lite
+    cdef public bint is_bulk
     cdef public int cold_reads
     cdef public bint reads_exactly
     cdef public bint was_held
@@ -48,6 +49,7 @@ cdef class Pull(HeldPull):
 cdef class PullHandler:
     cdef object _store
     cdef QueueReader _reader
+    cdef QueueReader _bulk_reader
     cdef Appender _appender
     cdef object _topics
     cdef object _groups
@@ -85,7 +87,7 @@ cdef class PullHandler:
 
     @cython.locals(
         result=GetResult, code=cython.int, hold_ms=cython.longlong, count_max=cython.longlong,
-        cold=list, is_stuck=cython.bint,
+        cold=list, is_stuck=cython.bint, reader=QueueReader,
         commits=cython.bint)
     cdef Response _run(self, Pull pull, bint may_hold)
     @cython.locals(low=cython.longlong, high=cython.longlong)

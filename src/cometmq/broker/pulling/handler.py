@@ -122,6 +122,7 @@ class Pull(HeldPull):
         self.kind: str | None = None
         self.version = 0
         self.is_lite = False
+        self.is_bulk = False
         self.cold_reads = 0
         self.was_held = False
         self.began_s = 0.0 if handler.latencies is None else perf_counter()
@@ -185,6 +186,7 @@ class PullHandler:
     def __init__(self, core: Core, held: HeldPulls, access: AccessControl | None = None) -> None:
         self._store = core.store
         self._reader = core.store.reader
+        self._bulk_reader = core.store.bulk_reader
         self._appender = core.store.appender
         self._topics = core.topics
         self._groups = core.groups
@@ -228,6 +230,7 @@ class PullHandler:
         pull.kind = header.expression_type
         pull.version = header.sub_version
         pull.is_lite = request.code == _LITE_PULL
+        pull.is_bulk = bool(header.bulk)
         if self._access is not None:
             self.note_access(pull, command.access_key.encode())
         return pull
@@ -312,22 +315,23 @@ class PullHandler:
                 pull.group, pull.topic, pull.queue_id, pull.commit_offset
             )
         self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
+        reader = self._bulk_reader if pull.is_bulk else self._reader
         count_max = max(pull.count_max, 1)
-        cold = self._reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
+        cold = reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
         if cold:
             return self._read_first(pull, cold, may_hold)
-        result = self._reader.get(
+        result = reader.get(
             pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
         )
         # If a read with an expression has got further, the next pull continues there.
         is_stuck = result.stopped_at_cold and result.next_begin_offset == pull.offset
         if is_stuck and matcher is not None:
-            cold = self._reader.cold_candidates(pull.topic, pull.queue_id, pull.offset, matcher)
+            cold = reader.cold_candidates(pull.topic, pull.queue_id, pull.offset, matcher)
         else:
-            cold = self._reader.cold_records(result)
+            cold = reader.cold_records(result)
         if cold or is_stuck:
             return self._read_first(pull, cold, may_hold)
-        result = self._reader.verified(
+        result = reader.verified(
             result, pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
         )
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)

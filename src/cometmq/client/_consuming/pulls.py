@@ -93,13 +93,18 @@ class PullResult(msgspec.Struct, frozen=True):
     """The replica that the broker suggests for the next pull; 0 is the master."""
 
 
+USUAL_MESSAGES_MAX = 32
+"""Messages that any broker returns at once by default."""
+
+
 class Pull(msgspec.Struct, frozen=True):
     """The part of a pull that is equal in all pulls of a queue by one consumer."""
 
     group: str
     queue: MessageQueue
     wanted: Filter
-    max_messages: int = 32
+    max_messages: int = USUAL_MESSAGES_MAX
+    """The limit of messages. Above the default, brokers of CometMQ return up to 1,024 at once."""
     hold_ms: int = 0
     """How long the broker may hold the request until a message arrives; 0 to respond at once."""
     max_bytes: int | None = None
@@ -146,6 +151,7 @@ class Pull(msgspec.Struct, frozen=True):
             sub_version=self.wanted.version,
             expression_type=self.wanted.kind,
             max_msg_bytes=self.max_bytes,
+            bulk=True if self.max_messages > USUAL_MESSAGES_MAX else None,
             bname=self.queue.broker_name,
         )
 

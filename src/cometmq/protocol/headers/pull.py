@@ -25,6 +25,9 @@ class PullMessageRequest(TopicHeader, kw_only=True):
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
     proxy_froward_client_id: str | None = None
+    bulk: bool | None = None
+    """Whether the client reads a backlog and takes long responses. RocketMQ has no such field; its
+    brokers ignore it."""
 
 
 class PullMessageResponse(Header, kw_only=True):

@@ -31,7 +31,8 @@ from cometmq.spark.options.connection import ConnectionOptions
 T = TypeVar("T")
 
 PULL_MESSAGES: Final = 1_024
-"""Messages asked for in one pull; a broker gives what its own limits allow, 32 by default."""
+"""Messages requested in one pull. The limits of brokers apply: our brokers return up to 256 KiB,
+RocketMQ 32 messages."""
 
 
 class BrokerSession:

@@ -137,7 +137,7 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     """How long a task waits for planned messages before it fails."""
 
     pull_batch_size: int = option(1_024, "pull.batchSize", unit="messages", low=1, high=100_000)
-    """Messages per pull. The broker's limits apply, 32 by default."""
+    """Messages per pull. The broker's limits apply: 1,024 messages and 256 KiB, RocketMQ's 32."""
 
     batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=1_000_000)
     """Limit on rows of one Arrow batch."""

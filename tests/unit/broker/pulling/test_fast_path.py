@@ -191,6 +191,7 @@ async def test_every_answer_and_refusal_is_the_same(both: Both) -> None:
     )
     assert not await both.same(pull(consumerGroup="bad name!"), pull(consumerGroup=""))
     assert not await both.same(pull(maxMsgNums="2"), pull(maxMsgNums="0"), pull(maxMsgBytes="200"))
+    assert await both.same(pull(maxMsgNums="1000", bulk="true")) == 1
     assert len(set(both.codes)) > 5
 
 

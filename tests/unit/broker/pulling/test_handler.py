@@ -157,6 +157,15 @@ async def test_at_least_one_message_is_handed_out(broker: Broker, count: int) ->
     assert bodies(await broker.connect().pull(maxMsgNums=count)) == [b"a"]
 
 
+async def test_a_client_that_reads_a_backlog_gets_more_messages_at_once(broker: Broker) -> None:
+    broker.put(*("a" for _ in range(40)))
+    client = broker.connect()
+    assert len(bodies(await client.pull(maxMsgNums=1_000))) == 32
+    assert len(bodies(await client.pull(maxMsgNums=1_000, bulk="false"))) == 32
+    assert len(bodies(await client.pull(maxMsgNums=1_000, bulk="true"))) == 40
+    assert len(bodies(await client.pull(maxMsgNums=35, bulk="true"))) == 35
+
+
 async def test_tags_of_the_pull_decide_and_the_scan_moves_on(broker: Broker) -> None:
     broker.put("a", "b", "", "a")
     client = broker.connect()

@@ -251,6 +251,12 @@ def test_a_lite_pull_says_that_it_is_one() -> None:
     assert (header.commit_offset, header.suspend_timeout_millis) == (4, 9)
 
 
+@pytest.mark.parametrize(("most", "is_bulk"), [(32, None), (33, True)])
+def test_a_pull_of_many_messages_is_one_of_a_backlog(most: int, is_bulk: bool | None) -> None:
+    pull = Pull("g", MessageQueue("T", "b", 0), Filter.tags("*"), max_messages=most)
+    assert pull.header(QueueOffset(0)).bulk is is_bulk
+
+
 def recorded_pulls(version: str, scenario: str) -> list[PullMessageRequest]:
     """The pulls that a Java client of this version sent."""
     return [

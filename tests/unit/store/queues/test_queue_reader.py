@@ -108,6 +108,7 @@ def test_messages_beyond_memory_leave_in_smaller_answers(
     fill(store, 40)
     result = store.get(TOPIC, 0, 0, 32)
     assert result.count == 8
+    assert store.bulk_reader.get(TOPIC, 0, 0, 1_024, None, 1 << 20).count == 40
     assert result.suggest_slave
 
 

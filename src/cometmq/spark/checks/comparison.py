@@ -73,8 +73,8 @@ def compare(
         return messages.where(F.col("topic") != "").select(
             _renamed(renamed).alias("topic"), broker.alias("broker_name"), "queue_id",
             "queue_offset", "msg_id", "store_timestamp",
-            *(F.xxhash64(_hashable(name)).alias(f"hash_{name}") for name in compared),
-            _hash(compared, _hashable).alias("row"),
+            *(F.xxhash64(hashable(name)).alias(f"hash_{name}") for name in compared),
+            row_hash(compared, hashable).alias("row"),
         )  # fmt: skip
 
     left, right = hashed(here, topics or {}), hashed(there, {})
@@ -118,7 +118,7 @@ def compare_by_key(
         key = F.coalesce(F.col("properties")[SENT_AGAIN], F.col("msg_id"))
         return messages.where(F.col("topic") != "").select(
             _renamed(renamed).alias("topic"), key.alias("msg_id"),
-            _hash(COMPARED_BY_KEY, _own_hashable).alias("content"),
+            row_hash(COMPARED_BY_KEY, _own_hashable).alias("content"),
             F.pmod(F.xxhash64(key), F.lit(_PARTS)).alias("part"),
             F.struct("broker_name", "queue_id", "queue_offset").alias("place"),
         )  # fmt: skip
@@ -210,14 +210,15 @@ def _renamed(topics: Mapping[str, str]) -> Column:
     return topic
 
 
-def _hash(compared: Sequence[str], value: Callable[[str], Column]) -> Column:
-    """A hash of several columns; their numbers keep a null in one from being one in another."""
+def row_hash(compared: Sequence[str], value: Callable[[str], Column]) -> Column:
+    """Return a hash of several columns; their numbers tell a null in one from a null in another."""
     return F.xxhash64(
         *(part for n, each in enumerate(compared) for part in (F.lit(n), value(each)))
     )
 
 
-def _hashable(name: str) -> Column:
+def hashable(name: str) -> Column:
+    """Return a column as a value that Spark can hash: it refuses maps."""
     return F.array_sort(F.map_entries(name)) if name == "properties" else F.col(name)
 
 

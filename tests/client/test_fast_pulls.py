@@ -22,30 +22,18 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.record import encode_record
 from cometmq.remoting import CallTimeoutError, Request, Response
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, SentBroker
 from support.runner.build import compiled_modules
+from support.wire import message_records
 
 QUEUE = MessageQueue("t", "a", 1)
-HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4)
 HEADER = {"suggestWhichBrokerId": 1, "nextBeginOffset": 8, "minOffset": 4, "maxOffset": 90}
 
 
 def record(offset: int, body: bytes = b"x", tag: str = "A", sys_flag: int = 0) -> bytes:
-    return encode_record(
-        b"t",
-        body,
-        f"TAGS\x01{tag}".encode(),
-        queue_id=1,
-        queue_offset=offset,
-        log_offset=3,
-        born_time_ms=4,
-        born_host=HOST,
-        store_time_ms=5,
-        store_host=HOST,
-        sys_flag=sys_flag,
-    )
+    text = f"TAGS\x01{tag}".encode()
+    return message_records.record(body, b"t", text, queue_offset=offset, sys_flag=sys_flag)
 
 
 def response(*records: bytes, code: int = 0, remark: str | None = None, **fields: Any) -> Response:

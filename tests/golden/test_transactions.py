@@ -23,8 +23,8 @@ from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
-from cometmq.protocol.properties import decode_properties, encode_properties
-from cometmq.protocol.record import decode_record, encode_record
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import decode_record
 from cometmq.remoting import Request
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
@@ -34,10 +34,10 @@ from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
+from support.wire.message_records import record
 from support.wire.recorded import unpack_store
 
 COMMIT = 8
-HOST = bytes(8)
 OPEN_KEY, OPEN_OFFSET = "tu", 5
 DECIDED = 5
 """Half messages of the recorded stores with an op message."""
@@ -122,20 +122,10 @@ def _json(folder: Path, name: str) -> JsonFile:
 
 
 def _half(case: dict[str, Any], log_offset: int) -> HalfMessage:
-    record = encode_record(
-        case["topic"].encode(),
-        case["body"].encode(),
-        encode_properties(case["properties"]),
-        queue_id=case["queue_id"],
-        queue_offset=case["queue_offset"],
-        log_offset=log_offset,
-        sys_flag=case["sys_flag"],
-        born_time_ms=0,
-        born_host=HOST,
-        store_time_ms=0,
-        store_host=HOST,
-    )
-    return read_half(record)
+    names = ("queue_id", "queue_offset", "sys_flag")
+    fields = {name: case[name] for name in names} | {"log_offset": log_offset}
+    content = case["body"].encode(), case["topic"].encode(), case["properties"]
+    return read_half(record(*content, **fields))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

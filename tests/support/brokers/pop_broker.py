@@ -16,10 +16,9 @@ from cometmq.protocol.headers.pop import (
     PopMessageRequest,
     PopMessageResponse,
 )
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response
 from support.brokers.scripted import ScriptedBroker
+from support.wire.message_records import record
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -118,19 +117,8 @@ class Shop(ScriptedBroker):
         body, tags, reconsume_times = self._stock.popleft()
         properties = {"UNIQ_KEY": f"ID{self._offset}", **({"TAGS": tags} if tags else {})}
         self._offset += 1
-        return encode_record(
-            b"t",
-            body,
-            encode_properties(properties),
-            queue_id=0,
-            queue_offset=self._offset - 1,
-            log_offset=0,
-            reconsume_times=reconsume_times,
-            born_time_ms=1,
-            born_host=encode_host("127.0.0.1", 1),
-            store_time_ms=1,
-            store_host=encode_host("127.0.0.1", 2),
-        )
+        facts = {"queue_offset": self._offset - 1, "reconsume_times": reconsume_times}
+        return record(body, b"t", properties, queue_id=0, **facts)
 
     async def _hold(self, request: Request) -> Response:
         self.holds += 1

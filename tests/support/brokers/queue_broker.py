@@ -26,11 +26,10 @@ from cometmq.protocol.headers.offset import (
 )
 from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedNameServer, route
+from support.wire.message_records import record
 
-HOST = encode_host("127.0.0.1", 10911)
 Answer = Response | Act
 Time = Callable[[list[int], int], int]
 
@@ -107,19 +106,9 @@ class QueueBroker(ScriptedBroker):
         self.max[queue_id] += gap
         for _ in range(count):
             offset = self.max[queue_id]
-            record = encode_record(
-                b"t",
-                body,
-                b"",
-                queue_id=queue_id,
-                queue_offset=offset,
-                log_offset=1_000 * offset,
-                born_time_ms=time_ms,
-                born_host=HOST,
-                store_time_ms=time_ms,
-                store_host=HOST,
-            )
-            self.records.setdefault(queue_id, {})[offset] = record
+            facts = {"queue_id": queue_id, "queue_offset": offset, "log_offset": 1_000 * offset}
+            times = {"born_time_ms": time_ms, "store_time_ms": time_ms}
+            self.records.setdefault(queue_id, {})[offset] = record(body, b"t", **facts, **times)
             self.times.setdefault(queue_id, {})[offset] = time_ms
             self.max[queue_id] = offset + 1
 

@@ -9,9 +9,9 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Connection, Peer, Request, Response
 from support.brokers.scripted import OFFSET_ID, Act, SentBroker
+from support.wire.message_records import record
 
 LOG_OFFSET = 0x1000
 QUEUE_OFFSET = 7
@@ -61,17 +61,14 @@ class TransactionBroker(SentBroker):
         header = self.sends[-1]
         properties = header.properties or ""
         message_id = decode_properties(properties)[names.UNIQ_KEY]
-        record = encode_record(
-            topic=header.topic.encode(),
+        half = record(
+            self.commands[-1].body if body is None else body,
+            header.topic.encode(),
+            properties.encode(),
             queue_id=header.queue_id,
             queue_offset=QUEUE_OFFSET,
             log_offset=LOG_OFFSET,
-            body=self.commands[-1].body if body is None else body,
-            properties=properties.encode(),
             born_time_ms=header.born_timestamp,
-            born_host=encode_host("127.0.0.1", 1),
-            store_time_ms=header.born_timestamp,
-            store_host=encode_host("127.0.0.1", 10911),
         )
         asked = CheckTransactionStateRequest(
             tran_state_table_offset=QUEUE_OFFSET + 10,
@@ -81,5 +78,5 @@ class TransactionBroker(SentBroker):
             offset_msg_id=OFFSET_ID,
             bname=self.name,
         )
-        self.half_from.oneway(RequestCode.CHECK_TRANSACTION_STATE, asked, record)
+        self.half_from.oneway(RequestCode.CHECK_TRANSACTION_STATE, asked, half)
         return message_id

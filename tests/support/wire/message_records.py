@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
+from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 
 V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
@@ -19,7 +21,10 @@ HOSTS = dict.fromkeys(("born_host", "store_host"), st.sampled_from([V4, V6]))
 
 
 def record(
-    body: bytes = b"hello", topic: bytes = b"T", properties: bytes = b"", **changes: Any
+    body: bytes = b"hello",
+    topic: bytes = b"T",
+    properties: Mapping[str, str] | bytes = b"",
+    **changes: Any,
 ) -> bytes:
     """Encode a record whose other fields differ from one another."""
     known: dict[str, Any] = {
@@ -31,4 +36,5 @@ def record(
         "store_time_ms": 5,
         "store_host": V4,
     }
-    return encode_record(topic, body, properties, **known | changes)
+    text = properties if isinstance(properties, bytes) else encode_properties(properties)
+    return encode_record(topic, body, text, **known | changes)

@@ -16,10 +16,9 @@ from cometmq.protocol.headers.consumer import (
     NotifyConsumerIdsChangedRequest,
 )
 from cometmq.protocol.headers.offset import InvokeBrokerToResetOffsetRequest
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, RequestHandler, Response
 from support.wire.fake_transport import Wired
+from support.wire.message_records import record
 
 GROUP = "workers"
 HEADERS: dict[int, Header] = {
@@ -58,19 +57,7 @@ def asked(
 
 def half_message(group: str | None) -> bytes:
     properties = {names.TRAN_MSG: "true"} | ({names.PGROUP: group} if group else {})
-    host = encode_host("127.0.0.1", 10911)
-    return encode_record(
-        topic=b"t",
-        body=b"half",
-        properties=encode_properties(properties),
-        queue_id=0,
-        queue_offset=0,
-        log_offset=0,
-        born_time_ms=1,
-        born_host=host,
-        store_time_ms=1,
-        store_host=host,
-    )
+    return record(b"half", b"t", properties)
 
 
 @pytest.mark.parametrize("code", HEADERS)

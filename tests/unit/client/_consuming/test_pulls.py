@@ -36,34 +36,21 @@ from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.protocol.version import CURRENT_VERSION
 from cometmq.remoting import ConnectError, Request, Response
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster
+from support.wire import message_records
 from support.wire.recorded import VERSIONS, frames
 
 QUEUE = MessageQueue("t", "a", 3)
 WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
-HOST = encode_host("127.0.0.1", 10911)
 
 
 def record(offset: int, body: bytes = b"body", *, sys_flag: int = 0, **properties: str) -> bytes:
     """A record as a broker sends it."""
-    return encode_record(
-        b"t",
-        body,
-        encode_properties(properties),
-        queue_id=3,
-        queue_offset=offset,
-        log_offset=1000 + offset,
-        born_time_ms=1,
-        born_host=HOST,
-        store_time_ms=2,
-        store_host=HOST,
-        flag=9,
-        sys_flag=sys_flag,
-        reconsume_times=2,
-    )
+    facts = {"queue_id": 3, "queue_offset": offset, "log_offset": 1000 + offset}
+    more = {"flag": 9, "sys_flag": sys_flag, "reconsume_times": 2}
+    return message_records.record(body, b"t", properties, **facts, **more)
 
 
 def answer(*records: bytes, code: int = 0, **fields: int) -> Command:

@@ -19,10 +19,10 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Response
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
+from support.wire.message_records import record
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 
@@ -81,17 +81,10 @@ async def test_a_call_with_many_queues_does_not_list_the_assigned_ones_for_each(
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 QUEUE = MessageQueue("t", "a", 0)
-HOST = encode_host("127.0.0.1", 1)
 
 
 def found(*offsets: int) -> Response:
-    records = [
-        encode_record(
-            b"t", b"x", b"", queue_id=0, queue_offset=offset, log_offset=offset * 100,
-            born_time_ms=0, born_host=HOST, store_time_ms=0, store_host=HOST,
-        )
-        for offset in offsets
-    ]  # fmt: skip
+    records = [record(b"x", b"t", queue_id=0, queue_offset=offset) for offset in offsets]
     return pulled(ResponseCode.SUCCESS, offsets[-1] + 1, records=records)
 
 

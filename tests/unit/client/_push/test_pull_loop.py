@@ -25,12 +25,12 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Request, Response, Supervisor
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.scripted import Act, ScriptedCluster, route
 from support.checks.waiting import until
 from support.clients.consumer_inputs import MemoryOffsets
+from support.wire import message_records
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -41,20 +41,8 @@ NO_MATCH, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_
 
 def record(offset: int, tags: str = "") -> bytes:
     """A record of the queue."""
-    host = encode_host("127.0.0.1", 1)
-    properties = f"TAGS\x01{tags}\x02".encode() if tags else b""
-    return encode_record(
-        b"t",
-        b"body",
-        properties,
-        queue_id=0,
-        queue_offset=offset,
-        log_offset=offset * 100,
-        born_time_ms=0,
-        born_host=host,
-        store_time_ms=0,
-        store_host=host,
-    )
+    facts = {"queue_id": 0, "queue_offset": offset, "log_offset": offset * 100}
+    return message_records.record(b"body", b"t", {"TAGS": tags} if tags else {}, **facts)
 
 
 def found(*offsets: int, next_offset: int | None = None, **more: Any) -> Response:

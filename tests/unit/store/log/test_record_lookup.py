@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.protocol.record import body_at, encode_record
+from cometmq.protocol.record import body_at
 from cometmq.store import MessageStore
-from support.stores.small_stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, put
+from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, put
+from support.wire.message_records import record
 
 
 @pytest.mark.parametrize("where", [-1, -(2**63), 1, 7, 10**6, 2**62, 2**63 - 1])
@@ -30,18 +31,8 @@ def imitation(
     log_offset: int, *, topic: str = TOPIC, queue_id: int = 0, queue_offset: int
 ) -> bytes:
     """What a client may send as a body: a record at the offset that the body is going to have."""
-    return encode_record(
-        topic.encode(),
-        b"imitated",
-        b"KEYS\x01made-up\x02",
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        log_offset=log_offset,
-        born_time_ms=7,
-        born_host=PRODUCER,
-        store_time_ms=8,
-        store_host=BROKER,
-    )
+    facts = {"queue_id": queue_id, "queue_offset": queue_offset, "log_offset": log_offset}
+    return record(b"imitated", topic.encode(), {"KEYS": "made-up"}, **facts)
 
 
 IMITATED: dict[str, dict[str, Any]] = {

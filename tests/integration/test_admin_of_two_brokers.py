@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import AdminClient, RemotingError, ResponseError
 from cometmq.client.admin import TrackKind
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.common import Connection, GroupList
@@ -20,6 +20,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.offset import QueryConsumerOffsetResponse
 from cometmq.remoting import Request, Response
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, ScriptedNameServer
+from support.clients.consumer_inputs import stored_in
 
 Answer = Callable[[Request], Response | None]
 
@@ -104,12 +105,7 @@ async def admin(cluster: ScriptedCluster) -> AsyncIterator[AdminClient]:
 
 def message(broker: str) -> StoredMessage:
     """A message at offset 5 of a broker's queue."""
-    return StoredMessage(
-        topic="t", body=b"x", properties={}, queue_id=0, queue_offset=QueueOffset(5),
-        log_offset=LogOffset(0), flag=0, sys_flag=0, born_time_ms=0, born_host="", store_time_ms=0,
-        store_host="", reconsume_times=0, prepared_offset=0, body_crc=0, size_bytes=0,
-        offset_message_id="", broker_name=broker,
-    )  # fmt: skip
+    return stored_in(MessageQueue("t", broker, 0), 5)
 
 
 async def test_a_topic_is_deleted_everywhere_even_when_a_broker_refuses(

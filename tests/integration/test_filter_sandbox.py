@@ -26,7 +26,8 @@ from cometmq.filtersrv.worker import (
     Worker,
 )
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.queue import MessageQueue
+from support.clients.consumer_inputs import stored_in
 
 pytestmark = [
     pytest.mark.skipif(refusal() is not None, reason=refusal() or ""),
@@ -41,12 +42,7 @@ WAIT_S = 60.0
 
 
 def message(body: bytes = b"", number: int = 0, **properties: str) -> StoredMessage:
-    return StoredMessage(
-        topic="T", body=body, properties=properties, queue_id=0,
-        queue_offset=QueueOffset(number), log_offset=LogOffset(0), flag=0, sys_flag=0,
-        born_time_ms=1, born_host="127.0.0.1:1", store_time_ms=2, store_host="127.0.0.1:2",
-        reconsume_times=0, prepared_offset=0, body_crc=0, size_bytes=100, offset_message_id="",
-    )  # fmt: skip
+    return stored_in(MessageQueue("T", "", 0), number, body=body, properties=properties)
 
 
 def source_of(attack: str) -> Source:

@@ -18,30 +18,26 @@ def from_the_first(group: str, topic: str, tags: str = "*") -> dict[str, Any]:
     return {"group": group, "subscriptions": {topic: tags}, "start_from": StartFrom.FIRST}
 
 
+def stored_in(queue: MessageQueue, offset: int, **fields: Any) -> StoredMessage:
+    """A message at an offset of any queue."""
+    known = {
+        "topic": queue.topic, "queue_id": queue.queue_id, "broker_name": queue.broker_name,
+        "body": b"x", "properties": {}, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
+        "born_time_ms": 0, "born_host": "127.0.0.1:1",
+        "store_time_ms": 0, "store_host": "127.0.0.1:2",
+        "queue_offset": QueueOffset(offset), "log_offset": LogOffset(1000 + offset),
+        "prepared_offset": 0, "body_crc": 0, "size_bytes": 100,
+        "offset_message_id": f"OFFSET{offset}",
+    }  # fmt: skip
+    return StoredMessage(**known | fields)  # type: ignore[arg-type]
+
+
 def stored(
     offset: int, *, body: bytes = b"x", topic: str = QUEUE.topic, **properties: str
 ) -> StoredMessage:
     """A message at an offset of a queue."""
-    return StoredMessage(
-        topic=topic,
-        body=body,
-        properties={"UNIQ_KEY": f"ID{offset}", **properties},
-        queue_id=QUEUE.queue_id,
-        queue_offset=QueueOffset(offset),
-        log_offset=LogOffset(1000 + offset),
-        flag=0,
-        sys_flag=0,
-        born_time_ms=0,
-        born_host="127.0.0.1:1",
-        store_time_ms=0,
-        store_host="127.0.0.1:2",
-        reconsume_times=0,
-        prepared_offset=0,
-        body_crc=0,
-        size_bytes=100,
-        offset_message_id=f"OFFSET{offset}",
-        broker_name=QUEUE.broker_name,
-    )
+    properties = {"UNIQ_KEY": f"ID{offset}", **properties}
+    return stored_in(QUEUE, offset, topic=topic, body=body, properties=properties)
 
 
 class MemoryOffsets:

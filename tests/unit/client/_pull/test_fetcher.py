@@ -14,11 +14,11 @@ from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.client._pull.fetcher import Batch, BufferLimits, Fetcher, QueueEvents
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.errors import RemotingError, ResponseError
-from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from support.checks.waiting import until
+from support.clients.consumer_inputs import stored_in
 
 ONE, TWO = MessageQueue("t", "a", 1), MessageQueue("t", "a", 2)
 
@@ -34,17 +34,8 @@ STAYS = QueueEvents(moved=never, topic_missed=lambda queue: None)
 fetcher_of = partial(Fetcher, limits=EIGHT, retry_s=1, group="g", events=STAYS)
 
 
-def stored(queue: MessageQueue, offset: int) -> StoredMessage:
-    return StoredMessage(
-        topic=queue.topic, body=b"x", properties={}, queue_id=queue.queue_id,
-        queue_offset=QueueOffset(offset), log_offset=LogOffset(0), flag=0, sys_flag=0,
-        born_time_ms=0, born_host="", store_time_ms=STORED_MS, store_host="", reconsume_times=0,
-        prepared_offset=0, body_crc=0, size_bytes=0, offset_message_id="", broker_name="a",
-    )  # fmt: skip
-
-
 def found(queue: MessageQueue, offset: int, count: int) -> PullResult:
-    messages = [stored(queue, offset + step) for step in range(count)]
+    messages = [stored_in(queue, offset + step, store_time_ms=STORED_MS) for step in range(count)]
     end = QueueOffset(offset + count)
     return PullResult(PullStatus.FOUND, messages, end, QueueOffset(0), end)
 

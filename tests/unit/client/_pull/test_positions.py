@@ -9,24 +9,15 @@ import pytest
 from cometmq.client._pull.fetcher import Batch
 from cometmq.client._pull.positions import LISTED_MAX, Positions, check_assigned
 from cometmq.client.errors import NotAssignedError
-from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from support.clients.consumer_inputs import stored_in
 
 ONE, TWO = MessageQueue("t", "a", 1), MessageQueue("t", "a", 2)
 
 
 def batch(queue: MessageQueue, *offsets: int, ends: int) -> Batch:
-    messages = [
-        StoredMessage(
-            topic=queue.topic, body=b"x", properties={}, queue_id=queue.queue_id,
-            queue_offset=QueueOffset(offset), log_offset=LogOffset(0), flag=0, sys_flag=0,
-            born_time_ms=0, born_host="", store_time_ms=0, store_host="", reconsume_times=0,
-            prepared_offset=0, body_crc=0, size_bytes=0, offset_message_id="", broker_name="a",
-        )
-        for offset in offsets
-    ]  # fmt: skip
-    return Batch(queue, messages, QueueOffset(ends))
+    return Batch(queue, [stored_in(queue, offset) for offset in offsets], QueueOffset(ends))
 
 
 A, B, C = (threading.Thread(name=name) for name in "abc")

@@ -6,35 +6,12 @@ from collections.abc import Mapping
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.client.admin.dead_letters import _Merge
-from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from support.clients.consumer_inputs import stored_in
 
 A, B = (MessageQueue("%DLQ%billing-desk", broker, 0) for broker in ("a", "b"))
 FOREVER_MS = 2**63 - 1
-
-
-def message(queue: MessageQueue, offset: int, time_ms: int) -> StoredMessage:
-    return StoredMessage(
-        topic=queue.topic,
-        body=b"x",
-        properties={},
-        queue_id=queue.queue_id,
-        queue_offset=QueueOffset(offset),
-        log_offset=LogOffset(0),
-        flag=0,
-        sys_flag=0,
-        born_time_ms=0,
-        born_host="",
-        store_time_ms=time_ms,
-        store_host="",
-        reconsume_times=1,
-        prepared_offset=0,
-        body_crc=0,
-        size_bytes=1,
-        offset_message_id="",
-        broker_name=queue.broker_name,
-    )
 
 
 class Queues:
@@ -56,7 +33,9 @@ class Queues:
             status, following, found = PullStatus.OFFSET_ILLEGAL, there[0], []
         return PullResult(
             status=status,
-            messages=[message(queue, each, self.times[queue][each]) for each in found],
+            messages=[
+                stored_in(queue, each, store_time_ms=self.times[queue][each]) for each in found
+            ],
             next_offset=QueueOffset(following),
             min_offset=QueueOffset(there[0] if there else 0),
             max_offset=QueueOffset(there[-1] + 1 if there else 0),

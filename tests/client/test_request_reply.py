@@ -36,6 +36,7 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection, Request, Response
 from support.brokers.scripted import Act, ScriptedCluster, SentBroker
 from support.checks.waiting import until
+from support.wire.request_headers import send_header
 
 ASK = Message(topic="t", body=b"ask")
 Answer = Callable[[StoredMessage], bytes | None]
@@ -174,15 +175,9 @@ class AskedBroker(SentBroker):
         assert self._connection is not None, "nothing was asked"
         asked = decode_properties(self.sends[-1].properties or "")
         kept = {names.CORRELATION_ID: asked[names.CORRELATION_ID], names.UNIQ_KEY: "ID"}
-        header = PushReplyMessageToClientRequest(
-            producer_group="answers",
+        header = send_header(
+            PushReplyMessageToClientRequest,
             topic="c_REPLY_TOPIC",
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=1,
-            flag=0,
             properties=encode_properties(kept | properties).decode(),
             born_host="127.0.0.1:1",
             store_host="127.0.0.1:2",

@@ -36,7 +36,6 @@ from cometmq.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import RpcHeader
-from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import RecordError, body_crc, decode_record, split_record
@@ -48,6 +47,7 @@ from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import PowerFiles
 from support.stores.small_stores import all_messages
+from support.wire.request_headers import send_header
 
 CASES_EACH = rounds(test=80, long=100)
 LIVES = 3
@@ -544,15 +544,13 @@ class Producer:
         self, queue: Queue, body: bytes, properties: dict[str, str], *, sys_flag: int = 0
     ) -> Command | None:
         topic, queue_id = queue
-        header = SendMessageV2Request(
+        header = send_header(
             producer_group=GROUP,
             topic=topic,
-            default_topic="TBW102",
             default_topic_queue_nums=2,
             queue_id=queue_id,
             sys_flag=sys_flag,
             born_timestamp=self._case.clock.now_ms(),
-            flag=0,
             properties=encode_properties(properties).decode(),
         )
         return await self._call(RequestCode.SEND_MESSAGE_V2, header, body)

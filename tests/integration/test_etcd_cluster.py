@@ -22,6 +22,7 @@ from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
 from support.checks.waiting import until
 from support.controllers.memory_controllers import listening_controller
 from support.processes.etcd_server import EtcdCluster, Member, etcd_cluster
+from support.wire.request_headers import send_header
 
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
 
@@ -65,17 +66,7 @@ class Elected:
     async def send(self, broker: Broker) -> int:
         """Send a message, and return the code of the response."""
         body = f"{len(self.sent)}".encode()
-        header = SendMessageRequest(
-            producer_group="p",
-            topic=TOPIC,
-            default_topic=TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=1,
-            flag=0,
-            properties="",
-        )
+        header = send_header(SendMessageRequest, topic=TOPIC)
         response = await self.client.call(
             broker.address, RequestCode.SEND_MESSAGE, header, body, timeout=LIMIT_S
         )

@@ -47,6 +47,7 @@ from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import FILTERSRV_KEYS
 from cometmq.testing import Cluster
 from support.checks.waiting import until
+from support.wire.request_headers import send_header
 
 pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
 
@@ -435,17 +436,8 @@ async def test_large_bodies_are_compressed(
 
 
 async def send_compressed(cluster: Cluster, raw: RemotingClient, body: bytes) -> None:
-    header = SendMessageRequest(
-        producer_group="shop",
-        topic=TOPIC,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=int(SysFlag.COMPRESSED),
-        born_timestamp=1,
-        flag=0,
-        properties="price\x018\x02",
-    )
+    fields = {"sys_flag": int(SysFlag.COMPRESSED), "properties": "price\x018\x02"}
+    header = send_header(SendMessageRequest, topic=TOPIC, **fields)
     address = cluster.brokers[0].address
     check(await raw.call(address, RequestCode.SEND_MESSAGE, header, body, timeout=WAIT_S))
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from cometmq.broker.app import Broker
 from cometmq.controller.app import Controller
@@ -18,6 +19,7 @@ from cometmq.remoting import RemotingClient
 from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
 from support.controllers.etcd_model import EtcdStore
 from support.controllers.memory_controllers import listening_controller
+from support.wire.request_headers import send_header
 
 NAME = "pair"
 
@@ -67,27 +69,10 @@ class ElectedPairs:
         return await self.call(active.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
     async def send(
-        self,
-        broker: Broker,
-        body: bytes,
-        topic: str = "TBW102",
-        queue_id: int = 0,
-        *,
-        sys_flag: int = 0,
-        properties: str = "",
+        self, broker: Broker, body: bytes, topic: str = "TBW102", queue_id: int = 0, **fields: Any
     ) -> Command:
         """Send one message to a broker, whatever its role."""
-        header = SendMessageRequest(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=1,
-            flag=0,
-            properties=properties,
-        )
+        header = send_header(SendMessageRequest, topic=topic, queue_id=queue_id, **fields)
         return await self.call(broker.address, RequestCode.SEND_MESSAGE, header, body)
 
 

@@ -38,7 +38,7 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, NewRecord, ReplicaError
+from cometmq.store import MessageStore, ReplicaError
 from cometmq.store.config_files import JsonFile
 from cometmq.store.lifecycle import cleaner, loader, recovery
 from cometmq.store.lifecycle.abort_file import AbortFile
@@ -49,12 +49,11 @@ from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import Fault, PowerCutError, PowerFiles
 from support.stores.small_stores import (
-    BROKER,
     LOG_FILE_BYTES,
-    PRODUCER,
     all_messages,
     bodies,
     log_offsets,
+    new_record,
     opened,
     put,
     small_settings,
@@ -246,27 +245,14 @@ class Case:
             queue = self.any_queue()
             body, properties = self.made()
             self.in_flight = queue, [body]
-            stored = self.store.append(
-                NewRecord(
-                    *queue, body, properties, born_time_ms=0, born_host=PRODUCER, store_host=BROKER
-                )
-            )
+            stored = put(self.store, body, *queue, properties)
             self.was_stored(stored.queue_offset, [stored.log_offset + stored.size_bytes])
 
     def send_batch(self) -> None:
         queue = self.any_queue()
         items = [BatchItem(0, *self.made()) for _ in range(1 + self.chance.below(5))]
         self.in_flight = queue, [item.body for item in items]
-        stored = self.store.append_batch(
-            NewRecord(
-                *queue,
-                encode_batch(items),
-                b"",
-                born_time_ms=0,
-                born_host=PRODUCER,
-                store_host=BROKER,
-            )
-        )
+        stored = self.store.append_batch(new_record(encode_batch(items), *queue))
         ends = [*log_offsets(stored)[1:], stored.log_offset_end]
         self.was_stored(stored.queue_offset, ends)
 
@@ -289,17 +275,8 @@ class Case:
         level = 1 + self.chance.below(2)
         scheduled = schedule(LEVELS, *LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
         assert scheduled is not None
-        stored = self.store.append(
-            NewRecord(
-                scheduled.topic,
-                scheduled.queue_id,
-                body,
-                encode_properties(scheduled.properties),
-                born_time_ms=0,
-                born_host=PRODUCER,
-                store_host=BROKER,
-            )
-        )
+        place = scheduled.topic, scheduled.queue_id
+        stored = put(self.store, body, *place, scheduled.properties)
         self.delayed[number] = stored.log_offset + stored.size_bytes
 
     def deliver(self) -> None:

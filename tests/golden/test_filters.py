@@ -15,11 +15,12 @@ from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.sql92 import compile_expression
-from cometmq.store import GetStatus, MessageStore, NewRecord, StoreSettings
+from cometmq.store import GetStatus, MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
 from support.checks.manual_clock import ManualClock
+from support.stores.small_stores import put
 from support.wire.recorded import unpack_store
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
@@ -138,11 +139,7 @@ def test_further_messages_get_extension_units_like_the_recorded_ones(
     end = queue["max_offset"]
     for unit in queue["units"]:
         properties = messages[unit[0]]["properties"]
-        text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-        store.append(NewRecord(
-            "TopicSql", 0, b"again", text.encode(),
-            born_time_ms=1, born_host=bytes(8), store_host=bytes(8),
-        ))  # fmt: skip
+        put(store, b"again", "TopicSql", properties=properties)
 
     met = store.ext_units("TopicSql", 0, 0, 2 * end)
     assert [(unit.tags_code, unit.bitmap.hex()) for unit in met[:end] if unit is not None] == [

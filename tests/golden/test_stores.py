@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from cometmq.protocol.record import decode_record, encode_host
-from cometmq.store import GetStatus, MessageStore, NewRecord, StoreSettings
+from cometmq.protocol.record import decode_record
+from cometmq.store import GetStatus, MessageStore, StoreSettings
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
+from support.stores.small_stores import put
 from support.wire.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
-HOST = encode_host("127.0.0.1", 10911)
 TAG_NEW_HASH = -1797390394
 """Java hash code of ``TagNew``."""
 
@@ -227,17 +227,8 @@ def test_further_messages_go_behind_the_recorded_ones(name: str, settings: Store
     with_store = MessageStore(settings)
     with_store.open()
     for number in range(1500):
-        stored = with_store.append(
-            NewRecord(
-                topic,
-                queue_id,
-                b"new %d" % number,
-                b"KEYS\x01fresh%d\x02TAGS\x01TagNew\x02" % number,
-                born_time_ms=1,
-                born_host=HOST,
-                store_host=HOST,
-            )
-        )
+        properties = {"KEYS": f"fresh{number}", "TAGS": "TagNew"}
+        stored = put(with_store, b"new %d" % number, topic, queue_id, properties)
         assert stored.queue_offset == end + number
     with_store.close()
 

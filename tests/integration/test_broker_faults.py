@@ -22,14 +22,11 @@ from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
-from cometmq.protocol.headers.pull import PullMessageRequest
-from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.headers.transaction import EndTransactionRequest
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_messages, encode_host
+from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient, RemotingServer, check
 from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port
-from cometmq.store import Appended, MessageStore, NewRecord, StoreSettings
+from cometmq.store import Appended, MessageStore, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
@@ -37,7 +34,8 @@ from support.checks.randomness import SeededRandomness
 from support.checks.waiting import until
 from support.runner.tiers import rounds
 from support.stores.faulty_files import PAGE_BYTES, Content, FaultyFiles
-from support.stores.small_stores import all_messages
+from support.stores.small_stores import all_messages, put
+from support.wire.request_headers import pull_header, send_header
 
 BOTH_LOOPS = True
 SYNC_S = (0.0, 0.001, 0.005, 0.02, 0.1, 0.25)
@@ -105,33 +103,13 @@ class Running:
     client: RemotingClient
 
     async def send(self, body: bytes, *, topic: str = "t", timeout: float = 60) -> Command:
-        header = SendMessageV2Request(
-            producer_group="g",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=1,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=1,
-            flag=0,
-            properties="UNIQ_KEY\x01u\x02WAIT\x01true\x02",
-        )
+        properties = "UNIQ_KEY\x01u\x02WAIT\x01true\x02"
+        header = send_header(topic=topic, default_topic_queue_nums=1, properties=properties)
         code = RequestCode.SEND_MESSAGE_V2
         return await self.client.call(self.broker.address, code, header, body, timeout=timeout)
 
     async def pull(self, *, offset: int = 0, hold_ms: int = 0, timeout: float = 60) -> Command:
-        header = PullMessageRequest(
-            consumer_group="c",
-            topic="t",
-            queue_id=0,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=4 | (2 if hold_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=hold_ms,
-            subscription="*",
-            sub_version=0,
-        )
+        header = pull_header(offset, hold_ms=hold_ms)
         code = RequestCode.PULL_MESSAGE
         return await self.client.call(self.broker.address, code, header, timeout=timeout)
 
@@ -300,14 +278,9 @@ def committed_without_op(settings: StoreSettings) -> Appended:
     """Store a half message and what it became in queue 1, as a power cut leaves them."""
     store = MessageStore(settings)
     store.open()
-    host = encode_host("127.0.0.1", 10911)
-    properties = {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "u"}
-    text = encode_properties(half_properties("t", 1, properties))
-    facts = {"born_time_ms": 1, "born_host": host, "store_host": host}
-    half = store.append(NewRecord(HALF_TOPIC, 0, b"paid", text, **facts))
-    store.append(
-        NewRecord("t", 1, b"paid", text, sys_flag=8, prepared_offset=half.log_offset, **facts)
-    )
+    properties = half_properties("t", 1, {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "u"})
+    half = put(store, b"paid", HALF_TOPIC, 0, properties)
+    put(store, b"paid", "t", 1, properties, sys_flag=8, prepared_offset=half.log_offset)
     store.flush()
     store.abandon()
     return half
@@ -544,9 +517,7 @@ async def test_what_is_stored_beside_sends_is_synced_soon(start: Start) -> None:
     running = await start(flushIntervalCommitLog="20")
     assert (await running.send(b"x")).code == 0
     core = running.broker.core
-    core.store.append(
-        NewRecord("t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8))
-    )
+    put(core.store, b"beside", topic="t")
     assert core.store.flushed_to < core.store.written_to
     await until(lambda: core.store.flushed_to >= core.store.written_to, timeout=60)
 

@@ -53,6 +53,7 @@ from support.brokers.access import tables_of_rights
 from support.checks.stopwatch import Stopwatch, slowness
 from support.runner.build import compiled_modules
 from support.runner.tiers import rounds
+from support.stores.small_stores import put
 from support.wire.wire_classes import header_class
 
 pytestmark = [
@@ -212,9 +213,7 @@ class Servers(Measured):
                 NewRecord(LONG, 0, body, b"", born_time_ms=1, born_host=host, store_host=host)
             )
         for queue in range(WIDE_FILES):
-            stored = store.append(
-                NewRecord(WIDE, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host)
-            )
+            stored = put(store, b"x", topic=WIDE, queue_id=queue)
         self.last_record = stored.log_offset
 
     def join_members(self) -> None:
@@ -439,21 +438,16 @@ def sends(code: RequestCode, _: Servers) -> Frames:
         yield frame(code, encode_batch([item] * 9_000), **fields)
 
 
+PULL: dict[str, object] = {
+    "consumerGroup": GROUP, "topic": LONG, "queueId": 0, "queueOffset": 0, "maxMsgNums": 1,
+    "sysFlag": 0, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+    "subVersion": 0, "expressionType": "TAG",
+}  # fmt: skip
+HELD = {"sysFlag": 6, "suspendTimeoutMillis": 1500}
+
+
 def pulls(code: RequestCode, servers: Servers) -> Frames:
-    base: dict[str, object] = {
-        "consumerGroup": GROUP,
-        "topic": LONG,
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": HUGE,
-        "sysFlag": 0,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-        "expressionType": "TAG",
-        "maxMsgBytes": HUGE,
-    }
+    base = PULL | {"maxMsgNums": HUGE, "maxMsgBytes": HUGE}
     subscribed = {**base, "sysFlag": 4}
     yield frame(code, **subscribed)
     yield frame(code, **{**subscribed, "subscription": "none"})
@@ -496,21 +490,7 @@ def held_pulls(servers: Servers) -> Frames:
     topic = servers.unused("held")
     servers.run(servers.broker.core.topics.put([TopicConfig(topic_name=topic)]))
     waiting = [
-        frame(
-            RequestCode.PULL_MESSAGE,
-            consumerGroup=GROUP,
-            topic=topic,
-            queueId=0,
-            queueOffset=0,
-            maxMsgNums=1,
-            sysFlag=6,
-            commitOffset=0,
-            suspendTimeoutMillis=1500,
-            subscription="*",
-            subVersion=0,
-            expressionType="TAG",
-        )
-        for _ in range(1000)
+        frame(RequestCode.PULL_MESSAGE, **PULL | {"topic": topic, **HELD}) for _ in range(1000)
     ]
     peers = [Peer(servers.broker.address) for _ in range(20)]
     for peer in peers:
@@ -551,21 +531,9 @@ def filtered_held_pulls(servers: Servers, topic: str, send: bytes) -> Frames:
     end = servers.broker.core.store.next_offset(topic, 0)
     peer = Peer(servers.broker.address)
     for expression in long_expressions():
-        frame_ = frame(
-            RequestCode.PULL_MESSAGE,
-            consumerGroup=GROUP,
-            topic=topic,
-            queueId=0,
-            queueOffset=end,
-            maxMsgNums=1,
-            sysFlag=6,
-            commitOffset=0,
-            suspendTimeoutMillis=1500,
-            subscription=expression,
-            subVersion=0,
-            expressionType="SQL92",
-        )
-        peer.send(frame_ * 10)
+        wanted = {"queueOffset": end, "subscription": expression, "expressionType": "SQL92"}
+        held = PULL | {"topic": topic, **HELD, **wanted}
+        peer.send(frame(RequestCode.PULL_MESSAGE, **held) * 10)
     yield send * 200
     peer.responses(10 * sum(1 for _ in long_expressions()))
     peer.close()
@@ -698,32 +666,17 @@ def deleted_topics(servers: Servers) -> Frames:
 async def _make_wide(servers: Servers, name: str) -> None:
     core = servers.broker.core
     await core.topics.put([wide(name)])
-    host = bytes(8)
     for queue in range(WIDE_QUEUES):
         core.offsets.commit(GROUP, name, queue, 1)
         core.stats.put(name, queue, 1, 1)
         if queue < WIDE_FILES:
-            core.store.append(
-                NewRecord(name, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host)
-            )
+            put(core.store, b"x", topic=name, queue_id=queue)
 
 
 def unused_topics(servers: Servers) -> Frames:
-    host = bytes(8)
-
     async def make() -> None:
         for number in range(500):
-            servers.broker.core.store.append(
-                NewRecord(
-                    f"unknown-{number}",
-                    0,
-                    b"x",
-                    b"",
-                    born_time_ms=1,
-                    born_host=host,
-                    store_host=host,
-                )
-            )
+            put(servers.broker.core.store, b"x", topic=f"unknown-{number}")
 
     servers.prepare(make())
     yield frame(RequestCode.CLEAN_UNUSED_TOPIC)
@@ -1345,7 +1298,6 @@ NAMESRV_CASES: dict[RequestCode, NamesCase] = {
 def many_due_messages(servers: Servers) -> Frames:
     """Very many scheduled messages of two levels are due at once, and some large ones."""
     core = servers.broker.core
-    host = bytes([127, 0, 0, 1]) + bytes(4)
     ends = {
         level: end for level, (_, end) in servers.broker.features.delay.delivery.progress().items()
     }
@@ -1357,17 +1309,7 @@ def many_due_messages(servers: Servers) -> Frames:
             properties = b"DELAY\x01%d\x02REAL_TOPIC\x01%s\x02REAL_QID\x010\x02" % (
                 *(level, LONG.encode()),
             )
-            core.store.append(
-                NewRecord(
-                    DELAY_TOPIC,
-                    level - 1,
-                    body,
-                    properties,
-                    born_time_ms=1,
-                    born_host=host,
-                    store_host=host,
-                )
-            )
+            put(core.store, body, topic=DELAY_TOPIC, queue_id=level - 1, properties=properties)
 
     servers.prepare(store(DUE_MESSAGES, b"x" * 100))
     servers.prepare(store(40, b"x" * LARGE_BYTES))

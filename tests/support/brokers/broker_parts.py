@@ -34,17 +34,16 @@ from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
-from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import Connection, RequestHandler
 from cometmq.remoting.features import Deferred
-from cometmq.store import MessageStore, NewRecord, StoreSettings
+from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
+from support.stores.small_stores import put
 from support.wire.memory_link import link
 
-HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
 ADDRESS = "10.0.0.1:10911"
 
 
@@ -176,17 +175,8 @@ class BrokerParts:
     def put(self, topic: str, body: bytes, *, queue_id: int = 0, **properties: str) -> int:
         """Store a message one second after the last one; returns its place in the log."""
         self.clock.advance(1000)
-        stored = self.store.append(
-            NewRecord(
-                topic,
-                queue_id,
-                body,
-                encode_properties(properties),
-                born_time_ms=self.clock.now_ms(),
-                born_host=HOST,
-                store_host=HOST,
-            )
-        )
+        born_ms = self.clock.now_ms()
+        stored = put(self.store, body, topic, queue_id, properties, born_time_ms=born_ms)
         self.stats.put(topic, queue_id, 1, stored.size_bytes)
         return int(stored.log_offset)
 

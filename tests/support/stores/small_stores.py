@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +82,22 @@ class Announced:
         await asyncio.wait_for(self._flushed.wait(), WAIT_S)
 
 
-def put(
-    store: MessageStore,
+def new_record(
     body: bytes = b"body",
-    *,
     topic: str = TOPIC,
     queue_id: int = 0,
-    properties: dict[str, str] | None = None,
+    properties: Mapping[str, str] | bytes = b"",
     **more: Any,
-) -> Appended:
-    """Append one message."""
-    return store.append(
-        NewRecord(
-            topic,
-            queue_id,
-            body,
-            encode_properties(properties or {}),
-            **{
-                "born_time_ms": 1_600_000_000_000,
-                "born_host": PRODUCER,
-                "store_host": BROKER,
-                **more,
-            },
-        )
-    )
+) -> NewRecord:
+    """A message to append, or a batch."""
+    text = properties if isinstance(properties, bytes) else encode_properties(properties)
+    fields = {"born_time_ms": 1_600_000_000_000, "born_host": PRODUCER, "store_host": BROKER}
+    return NewRecord(topic, queue_id, body, text, **fields | more)
+
+
+def put(store: MessageStore, *fields: Any, **more: Any) -> Appended:
+    """Append one message, with the fields of `new_record`."""
+    return store.append(new_record(*fields, **more))
 
 
 def all_messages(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[StoredMessage]:

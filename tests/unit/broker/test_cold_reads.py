@@ -26,13 +26,13 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
-from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_V1, decode_messages
 from cometmq.remoting.features import Deferred
 from cometmq.remoting.slow_requests import SlowRequests
-from cometmq.store import MessageStore, NewRecord, StoreSettings, message_store
+from cometmq.store import MessageStore, StoreSettings, message_store
 from cometmq.store.queues.queue_reader import ColdPart
 from support.stores.cold_files import ColdDisk, ColdRead
+from support.stores.small_stores import put
 from support.wire.fake_transport import Wired
 from support.wire.request_variants import java_header
 from unit.broker.conftest import Pulls, Tables, open_store
@@ -100,12 +100,9 @@ def open_on(disk: HeldDisk, tables: Tables, folder: Path, **changes: Any) -> Mes
 def put_delayed(tables: Tables, folder: Path) -> list[tuple[int, int, int]]:
     """Leave three messages of level 1 in a store that is closed; return their units."""
     store = open_store(folder, tables)
-    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
+    properties = {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"}
     for number in range(3):
-        store.append(NewRecord(
-            DELAY_TOPIC, 0, b"%d" % number, properties,
-            born_time_ms=1, born_host=HOST, store_host=HOST,
-        ))  # fmt: skip
+        put(store, b"%d" % number, topic=DELAY_TOPIC, properties=properties)
     units = store.consume_queue_units(DELAY_TOPIC, 0, 0, 3)
     store.close()
     return units
@@ -135,11 +132,7 @@ class Broker:
         tables.group("g")
         store = open_store(folder, tables)
         for number in range(5):
-            store.append(
-                NewRecord(
-                    "T", 0, b"%d" % number, b"", born_time_ms=1, born_host=HOST, store_host=HOST
-                )
-            )
+            put(store, b"%d" % number, topic="T")
         store.close()
         self.disk = HeldDisk()
         self.store = open_on(self.disk, tables, folder)
@@ -365,9 +358,7 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
     forged_at = store.written_to + 88  # where the body begins
     offset = forged_at if is_at_its_offset else 0
     head = struct.pack(">iiiiiqq", size, MAGIC_V1, 0, 0, 0, 0, offset)
-    store.append(
-        NewRecord("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
-    )
+    put(store, head + bytes(400), topic="T")
     store.close()
     disk = HeldDisk()
     store = open_on(disk, tables, tmp_path / "store", message_bytes_max=1024)
@@ -457,28 +448,22 @@ async def test_a_message_that_the_disk_cannot_read_does_not_stop_those_behind_it
 async def test_a_disk_that_cannot_read_the_index_is_tried_less_often(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = encode_properties({"KEYS": "k"})
-    broker.store.append(
-        NewRecord("T", 0, b"5", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
-    )
+    keys = {"KEYS": "k"}
+    put(broker.store, b"5", topic="T", properties=keys)
     slots = IndexSlots(broker.store)
     broker.disk.is_broken = True
     slots.read()
     assert slots.interval_s == SLOTS_FAILURE_S
     assert "cannot read the index: [Errno 5] the disk is gone" in caplog.text
     broker.disk.is_broken = False
-    broker.store.append(
-        NewRecord("T", 0, b"6", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
-    )
+    put(broker.store, b"6", topic="T", properties=keys)
     slots.read()
     assert slots.interval_s == SLOTS_S
     assert "index" in {read.path.parent.name for read in broker.disk.reads}
 
 
 async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) -> None:
-    broker.store.append(
-        NewRecord("T", 0, b"5", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
-    )
+    put(broker.store, b"5", topic="T")
     wired = broker.connect()
     wired.transport.send(pull(1, 5))
     assert bodies(wired.answers[0]) == [b"5"]

@@ -32,6 +32,7 @@ from support.stores.small_stores import (
     all_messages,
     bodies,
     log_offsets,
+    new_record,
     opened,
     put,
     small_settings,
@@ -48,45 +49,27 @@ PRODUCER_V6 = encode_host("2001:db8::2", 54321)
     flag=st.integers(-(2**31), 2**31 - 1),
     sys_flag=st.sampled_from([0, SysFlag.COMPRESSED, SysFlag.TRANSACTION_COMMIT]),
     queue_id=st.integers(0, 3),
-    reconsumed=st.integers(0, 20),
+    reconsume_times=st.integers(0, 20),
     born_host=st.sampled_from([PRODUCER, PRODUCER_V6]),
     store_host=st.sampled_from([BROKER, BROKER_V6]),
 )
 def test_the_log_holds_the_record_as_the_protocol_defines_it(
     store: MessageStore, clock: ManualClock, **made: Any
 ) -> None:
-    text = encode_properties(made["properties"])
-    stored = store.append(
-        NewRecord(
-            TOPIC,
-            made["queue_id"],
-            made["body"],
-            text,
-            flag=made["flag"],
-            sys_flag=made["sys_flag"],
-            born_time_ms=123,
-            born_host=made["born_host"],
-            store_host=made["store_host"],
-            reconsume_times=made["reconsumed"],
-            prepared_offset=77,
-        )
-    )
+    text = encode_properties(made.pop("properties"))
+    body, queue_id = made.pop("body"), made.pop("queue_id")
+    made |= {"born_time_ms": 123, "prepared_offset": 77}
+    stored = put(store, body, TOPIC, queue_id, text, **made)
     assert store.record_at(stored.log_offset, stored.size_bytes) == encode_record(
         TOPIC.encode(),
-        made["body"],
+        body,
         text,
-        queue_id=made["queue_id"],
+        **made,
+        queue_id=queue_id,
         queue_offset=stored.queue_offset,
         log_offset=stored.log_offset,
-        born_time_ms=123,
-        born_host=made["born_host"],
         store_time_ms=clock.now_ms(),
-        store_host=made["store_host"],
-        flag=made["flag"],
-        sys_flag=made["sys_flag"],
-        reconsume_times=made["reconsumed"],
-        prepared_offset=77,
-        crc=0 if not made["body"] else None,
+        crc=None if body else 0,
     )
 
 
@@ -264,20 +247,11 @@ def batch(*items: tuple[bytes, bytes]) -> bytes:
 
 
 def put_batch(store: MessageStore, body: bytes, properties: bytes = b"", **more: Any) -> Any:
-    return store.append_batch(
-        NewRecord(
-            TOPIC,
-            0,
-            body,
-            more=properties,
-            **{"born_time_ms": 5, "born_host": PRODUCER, "store_host": BROKER, **more},
-        )
-    )
+    return store.append_batch(new_record(body, more=properties, **more))
 
 
 def test_a_batch_with_a_property_string_of_its_own_is_refused(store: MessageStore) -> None:
-    hosts = {"born_host": PRODUCER, "store_host": BROKER}
-    record = NewRecord(TOPIC, 0, batch((b"a", b"")), b"k\x01v\x02", born_time_ms=5, **hosts)
+    record = new_record(batch((b"a", b"")), properties=b"k\x01v\x02")
     with pytest.raises(InvalidMessageError, match="in `more`"):
         store.append_batch(record)
     assert store.written_to == 0
@@ -352,9 +326,7 @@ def test_nothing_is_taken_before_open_and_after_close(
 
 
 def new(body: bytes, topic: str = TOPIC, properties: bytes = b"KEYS\x01k\x02") -> NewRecord:
-    return NewRecord(
-        topic, 0, body, properties, born_time_ms=123, born_host=PRODUCER, store_host=BROKER
-    )
+    return new_record(body, topic, 0, properties)
 
 
 def test_messages_that_are_appended_together_follow_each_other(store: MessageStore) -> None:

@@ -31,7 +31,7 @@ from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Requ
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
-from cometmq.store import NewRecord
+from support.stores.small_stores import put
 from unit.broker.conftest import Tables, open_store
 
 HEADER = GetBrokerMemberGroupRequest(cluster_name="c", broker_name="pair")
@@ -282,10 +282,7 @@ async def test_half_messages_are_sent_up_to_the_first_that_no_broker_takes(
     )
     for number in range(4):
         properties = half_properties("T", 0, {"UNIQ_KEY": f"u{number}", "PGROUP": "shop"})
-        store.append(NewRecord(
-            HALF_TOPIC, 0, b"%d" % number, encode_properties(properties),
-            flag=0, sys_flag=0, born_time_ms=1, born_host=HOST, store_host=HOST, reconsume_times=0,
-        ))  # fmt: skip
+        put(store, b"%d" % number, topic=HALF_TOPIC, properties=properties)
     written_to = store.written_to
     sent: list[bytes] = []
 

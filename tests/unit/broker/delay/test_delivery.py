@@ -18,7 +18,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
-from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import (
     RecordParts,
     decode_record,
@@ -26,9 +26,9 @@ from cometmq.protocol.record import (
     iter_records,
     split_record,
 )
-from cometmq.store import NewRecord
 from cometmq.system.failure_log import LINES_MAX
 from support.checks.waiting import until
+from support.stores.small_stores import put
 from unit.broker.conftest import Tables, open_store
 
 BORN = encode_host("10.0.0.9", 51000)
@@ -92,20 +92,9 @@ class Delayed:
         self.put(parked.topic, parked.queue_id, parked.properties, body)
 
     def put(self, topic: str, queue: int, properties: dict[str, str], body: str) -> None:
-        self.store.append(
-            NewRecord(
-                topic,
-                queue,
-                body.encode(),
-                encode_properties(properties),
-                flag=7,
-                sys_flag=2,
-                born_time_ms=11,
-                born_host=BORN,
-                store_host=STORED,
-                reconsume_times=3,
-            )
-        )
+        facts = {"flag": 7, "sys_flag": 2, "born_time_ms": 11, "reconsume_times": 3}
+        hosts = {"born_host": BORN, "store_host": STORED}
+        put(self.store, body.encode(), topic, queue, properties, **facts, **hosts)
 
     def lose_topics(self) -> None:
         for name in ("topics.json", "topics.json.bak"):

@@ -19,18 +19,17 @@ from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting.wire import FastPath
-from cometmq.store import Matcher, MessageStore, NewRecord
+from cometmq.store import Matcher, MessageStore
 from support.runner.tiers import rounds
 from support.stores.cold_files import ColdRead
+from support.stores.small_stores import put
 from support.wire import request_variants
 from support.wire.fake_transport import Wired
 from unit.broker.conftest import Pulls, Tables, open_store
 from unit.broker.test_cold_reads import WAIT_S, HeldDisk, open_on
 
-HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 SUSPEND, SUBSCRIPTION = 2, 4
 FIELDS = {
     "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
@@ -62,12 +61,7 @@ class Broker:
 
     def put(self, *numbers: int, topic: str = "T", **properties: str) -> None:
         for number in numbers:
-            text = encode_properties({"n": str(number), **properties})
-            self.store.append(
-                NewRecord(
-                    topic, 0, b"%d" % number, text, born_time_ms=1, born_host=HOST, store_host=HOST
-                )
-            )
+            put(self.store, b"%d" % number, topic, 0, {"n": str(number), **properties})
 
     def subscribe(self, expression: str, *, version: int = 5, kind: str = "SQL92") -> None:
         self.pulls.register(
@@ -409,10 +403,7 @@ class History:
     def send(self) -> None:
         self.tables.clock.advance(self.dice.randrange(3))
         number = self.dice.randrange(4)
-        text = encode_properties({"n": str(number), "other": "x"})
-        self.store.append(
-            NewRecord("T", 0, b"x", text, born_time_ms=1, born_host=HOST, store_host=HOST)
-        )
+        put(self.store, b"x", "T", 0, {"n": str(number), "other": "x"})
         self.numbers.append(number)
         self.latest_ms = max(self.latest_ms, self.tables.clock.now_ms())
 

@@ -20,16 +20,16 @@ from cometmq.model.topic import GROUP_CHARS_MAX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting.wire import JOIN_BYTES_MAX, FastPath, Wire
-from cometmq.store import MessageStore, NewRecord
+from cometmq.store import MessageStore
 from support.checks.cases import case
 from support.checks.waiting import until
 from support.runner.tiers import rounds
+from support.stores.small_stores import put
 from support.wire import request_variants
 from support.wire.fake_transport import Wired
 from support.wire.request_variants import frame, headers
 from unit.broker.conftest import Pulls, Tables, by_tags, open_store
 
-HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 FIELDS = {
     "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
@@ -88,18 +88,7 @@ class Both:
         self.general.held.arrived(*what)
 
     def put(self, tag: str, queue: int = 0) -> None:
-        properties = f"TAGS\x01{tag}\x02".encode()
-        self.store.append(
-            NewRecord(
-                "T",
-                queue,
-                tag.encode(),
-                properties,
-                born_time_ms=1,
-                born_host=HOST,
-                store_host=HOST,
-            )
-        )
+        put(self.store, tag.encode(), "T", queue, {"TAGS": tag})
 
     def set(self, **changes: Any) -> None:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
@@ -155,11 +144,7 @@ async def test_each_clients_pulls_are_read_fast(both: Both, form: str) -> None:
 
 
 async def test_no_pulls_are_handled_behind_a_large_response_that_is_not_read(both: Both) -> None:
-    both.store.append(
-        NewRecord(
-            "T", 1, bytes(2 * JOIN_BYTES_MAX), b"", born_time_ms=1, born_host=HOST, store_host=HOST
-        )
-    )
+    put(both.store, bytes(2 * JOIN_BYTES_MAX), "T", 1)
     sides = (both.fast, both.general)
     for side in sides:
         side.wired.transport.set_write_buffer_limits(high=JOIN_BYTES_MAX)

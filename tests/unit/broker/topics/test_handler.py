@@ -23,15 +23,14 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.store import MessageStore, NewRecord, StoreSettings
+from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
+from support.stores.small_stores import put
 from support.wire.memory_link import link
 from unit.broker.conftest import nothing_else
-
-HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 
 class Failing(SystemFiles):
@@ -139,17 +138,7 @@ class Broker:
     def fill(self, topic: str, count: int = 3) -> None:
         self.topics.put_now([TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)])
         for number in range(count):
-            self.store.append(
-                NewRecord(
-                    topic,
-                    0,
-                    str(number).encode(),
-                    b"",
-                    born_time_ms=self.clock.now_ms(),
-                    born_host=HOST,
-                    store_host=HOST,
-                )
-            )
+            put(self.store, str(number).encode(), topic=topic, born_time_ms=self.clock.now_ms())
 
 
 def listing(folder: Path) -> list[Path]:

@@ -41,13 +41,10 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.compression import compress_body
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
-from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import (
     BODY_CRC_AT,
     body_at,
     decode_record,
-    encode_host,
-    encode_record,
 )
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
@@ -55,11 +52,11 @@ from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
 from support.checks.waiting import Changes, until
 from support.stores.faulty_files import FaultyFiles
-from support.stores.small_stores import all_messages
+from support.stores.small_stores import BROKER, all_messages, put
 from support.wire.memory_link import link
+from support.wire.message_records import record
 from unit.broker.conftest import Tables, nothing_else, open_store
 
-PRODUCER, BROKER = encode_host("10.0.0.9", 51000), encode_host("10.0.0.7", 10911)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_MS = 6000
 HOUR_MS = 3_600_000
@@ -203,16 +200,10 @@ class World:
         properties = {"TRAN_MSG": "true", "PGROUP": "shop", "TAGS": "t"}
         self.keys += 1
         properties["UNIQ_KEY"] = f"KEY{self.keys}"
-        record = {
-            "flag": 3,
-            "sys_flag": 2,
-            "born_time_ms": self.clock.now_ms(),
-            "born_host": PRODUCER,
-            "store_host": BROKER,
-        }
+        record = {"flag": 3, "sys_flag": 2, "born_time_ms": self.clock.now_ms()}
         record |= {name: changes.pop(name) for name in list(changes) if name in record}
-        text = encode_properties(half_properties("T", queue, properties | changes))
-        stored = self.store.append(NewRecord(HALF_TOPIC, 0, body, text, **record))
+        properties = half_properties("T", queue, properties | changes)
+        stored = put(self.store, body, HALF_TOPIC, 0, properties, **record)
         if self.sync:
             self.store.flush()
         return stored
@@ -220,17 +211,8 @@ class World:
     def copy(self, key: str, born_ms: int, **properties: str) -> None:
         """Put a half message back as RocketMQ does, without an op message."""
         known = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": key}
-        self.store.append(
-            NewRecord(
-                HALF_TOPIC,
-                0,
-                b"half",
-                encode_properties(half_properties("T", 0, known) | properties),
-                born_time_ms=born_ms,
-                born_host=PRODUCER,
-                store_host=BROKER,
-            )
-        )
+        properties = half_properties("T", 0, known) | properties
+        put(self.store, b"half", HALF_TOPIC, properties=properties, born_time_ms=born_ms)
 
     def fields(self, half: Any, decision: int, **changes: Any) -> dict[str, str]:
         fields = {
@@ -296,7 +278,7 @@ async def test_a_commit_stores_the_message_for_consumers(world: World) -> None:
     assert message.prepared_offset == half.log_offset
     assert message.properties == before.properties
     assert (message.born_time_ms, message.born_host) == (before.born_time_ms, before.born_host)
-    assert (message.store_time_ms, message.store_host) == (world.clock.now_ms(), "10.0.0.7:10911")
+    assert (message.store_time_ms, message.store_host) == (world.clock.now_ms(), "10.0.0.1:10911")
     assert world.store.consume_queue_units("T", 2, 0, 1)[0][2] == ord("t")
 
 
@@ -462,21 +444,11 @@ async def test_a_body_that_imitates_a_half_message_cannot_be_decided(
     half = world.half()
     imitated = half.log_offset + half.size_bytes + body_at(0)
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "x"}
-    body = encode_record(
-        HALF_TOPIC.encode(),
-        b"imitated",
-        encode_properties(half_properties("T", 0, properties)),
-        queue_id=0,
-        queue_offset=queue_offset,
-        log_offset=imitated,
-        born_time_ms=world.clock.now_ms(),
-        born_host=PRODUCER,
-        store_time_ms=world.clock.now_ms(),
-        store_host=BROKER,
-    )
-    world.store.append(
-        NewRecord("T", 1, body, b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER)
-    )
+    fields = {"queue_id": 0, "queue_offset": queue_offset, "log_offset": imitated}
+    fields |= dict.fromkeys(("born_time_ms", "store_time_ms"), world.clock.now_ms())
+    more = half_properties("T", 0, properties)
+    body = record(b"imitated", HALF_TOPIC.encode(), more, **fields)
+    put(world.store, body, topic="T", queue_id=1)
     if world.sync:
         world.store.flush()
     named = SimpleNamespace(log_offset=imitated, queue_offset=queue_offset)
@@ -574,17 +546,8 @@ async def test_a_half_message_without_a_target_cannot_be_committed(
     world: World, target: dict[str, str]
 ) -> None:
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "REAL_TOPIC": "T", "REAL_QID": "0"}
-    half = world.store.append(
-        NewRecord(
-            HALF_TOPIC,
-            0,
-            b"x",
-            encode_properties(properties | target),
-            born_time_ms=world.clock.now_ms(),
-            born_host=PRODUCER,
-            store_host=BROKER,
-        )
-    )
+    born_ms = world.clock.now_ms()
+    half = put(world.store, b"x", HALF_TOPIC, 0, properties | target, born_time_ms=born_ms)
     world.store.flush()
     assert (await world.end(half, COMMIT)).code == 13
     assert (await world.end(half, ROLLBACK)).code == 0
@@ -1301,10 +1264,7 @@ async def test_a_slave_of_rocketmq_that_becomes_the_master_settles_what_it_left(
     await world.restart()
     world.copy("same", born_ms, TRANSACTION_CHECK_TIMES="1")
     world.become_slave()
-    world.store.append(NewRecord(
-        OP_HALF_TOPIC, 0, b"99,", b"TAGS\x01d\x02",
-        born_time_ms=1, born_host=BROKER, store_host=BROKER,
-    ))  # fmt: skip
+    put(world.store, b"99,", topic=OP_HALF_TOPIC, properties=b"TAGS\x01d\x02")
     world.store.flush()
     await world.become_master()
     await world.round()
@@ -1549,18 +1509,7 @@ async def test_a_message_discarded_whose_op_message_was_cut_off_is_discarded_onc
 
 async def test_a_message_that_a_client_flags_as_committed_decides_nothing(world: World) -> None:
     half = world.half()
-    world.store.append(
-        NewRecord(
-            "T",
-            0,
-            b"not a commit",
-            encode_properties({"UNIQ_KEY": "KEY1"}),
-            sys_flag=COMMIT,
-            born_time_ms=1,
-            born_host=PRODUCER,
-            store_host=BROKER,
-        )
-    )
+    put(world.store, b"not a commit", topic="T", properties={"UNIQ_KEY": "KEY1"}, sys_flag=COMMIT)
     world.store.flush()
     await world.lose_power(world.store.written_to)
     assert (await world.end(half, COMMIT)).code == 0
@@ -1584,17 +1533,7 @@ async def test_the_missing_op_message_is_appended_once(world: World) -> None:
 
 async def test_op_messages_of_rocketmq_5_name_several_half_messages(world: World) -> None:
     halves = [world.half() for _ in range(5)]
-    world.store.append(
-        NewRecord(
-            OP_HALF_TOPIC,
-            0,
-            b"0,3,99999999999,junk,",
-            b"TAGS\x01d\x02",
-            born_time_ms=1,
-            born_host=BROKER,
-            store_host=BROKER,
-        )
-    )
+    put(world.store, b"0,3,99999999999,junk,", topic=OP_HALF_TOPIC, properties=b"TAGS\x01d\x02")
     await world.restart()
     for half in halves:
         assert (await world.end(half, COMMIT)).code == 0
@@ -1610,17 +1549,8 @@ async def test_a_copy_that_rocketmq_put_back_unchecked_is_decided_with_its_first
     await world.end(world.messages(HALF_TOPIC)[0], COMMIT)
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
     copied = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
-    world.store.append(
-        NewRecord(
-            HALF_TOPIC,
-            0,
-            b"half",
-            encode_properties(half_properties("T", 0, properties) | copied),
-            born_time_ms=world.clock.now_ms(),
-            born_host=PRODUCER,
-            store_host=BROKER,
-        )
-    )
+    copied |= half_properties("T", 0, properties)
+    put(world.store, b"half", HALF_TOPIC, 0, copied, born_time_ms=world.clock.now_ms())
     world.tables.offsets.commit(GROUP, HALF_TOPIC, 0, 1)
     await world.restart()
     await world.round()
@@ -1702,19 +1632,9 @@ async def test_a_commit_of_a_killed_rocketmq_without_its_op_message_is_not_repea
     delivered, undecided = world.half(), world.half()
     properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
     for flag, key in ((COMMIT, "KEY1"), (0, "KEY2")):
-        world.store.append(
-            NewRecord(
-                "T",
-                0,
-                b"half",
-                encode_properties(half_properties("T", 0, properties | {"UNIQ_KEY": key})),
-                sys_flag=flag,
-                born_time_ms=world.clock.now_ms(),
-                born_host=PRODUCER,
-                store_host=BROKER,
-                prepared_offset=delivered.log_offset,
-            )
-        )
+        more = half_properties("T", 0, properties | {"UNIQ_KEY": key})
+        facts = {"born_time_ms": world.clock.now_ms(), "prepared_offset": delivered.log_offset}
+        put(world.store, b"half", "T", 0, more, sys_flag=flag, **facts)
     world.half()
     await world.restart(from_rocketmq=True)
     assert world.ops() == [b"0"]

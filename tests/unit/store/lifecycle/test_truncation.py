@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.store import MessageStore, NewRecord
+from cometmq.store import MessageStore
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.lifecycle import loader
 from cometmq.system.files import Files, SystemFiles
@@ -19,10 +19,9 @@ from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
 from support.stores.power_files import PowerCutError, PowerFiles
 from support.stores.small_stores import (
-    BROKER,
-    PRODUCER,
     bodies,
     files_of,
+    new_record,
     opened,
     put,
     small_settings,
@@ -48,16 +47,8 @@ def steps(chance: SeededRandomness, count: int, first: int = 0) -> list[Step]:
             made.append(lambda store: store.write_out())
         elif kind == 2:
             data = encode_batch([BatchItem(0, b"b" + body[:40], b"") for _ in range(4)])
-            made.append(
-                lambda store, topic=topic, queue_id=queue_id, data=data: store.append_batch(
-                    NewRecord(  # type: ignore[misc]
-                        *(topic, queue_id, data, b""),
-                        born_time_ms=1_600_000_000_000,
-                        born_host=PRODUCER,
-                        store_host=BROKER,
-                    )
-                )
-            )
+            record = new_record(data, topic, queue_id)
+            made.append(lambda store, record=record: store.append_batch(record))  # type: ignore[misc]
         else:
             made.append(
                 lambda store, topic=topic, queue_id=queue_id, body=body, properties=properties: put(  # type: ignore[misc]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.store import MessageStore, NewRecord, TagMatcher
+from cometmq.store import MessageStore, TagMatcher
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from cometmq.system.files import SystemFiles
 from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles, nearly_full_disk
-from support.stores.small_stores import BROKER, PRODUCER, TOPIC, put, split
+from support.stores.small_stores import TOPIC, new_record, put, split
 
 
 def ext_in(folder: Path, size_bytes: int = 64, files: SystemFiles | None = None) -> ConsumeQueueExt:
@@ -175,17 +175,7 @@ def test_messages_of_a_batch_are_counted_together(
 
     store.compute_bitmaps(bitmap_of)
     items = [BatchItem(0, b"x", b"a\x011\x02")] * 3
-    store.append_batch(
-        NewRecord(
-            TOPIC,
-            0,
-            encode_batch(items),
-            b"",
-            born_time_ms=1,
-            born_host=PRODUCER,
-            store_host=BROKER,
-        )
-    )
+    store.append_batch(new_record(encode_batch(items)))
     put(store)
     assert counts == [3, 3, 3, 1]
 

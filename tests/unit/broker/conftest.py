@@ -20,8 +20,10 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.role import Role
+from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
+from cometmq.model.delay import DelayLevels
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
@@ -68,6 +70,19 @@ class Tables:
             role=self.role,
             **parts,
         )
+
+    def validation(
+        self, rules: SendRules, levels: str | None = None, **parts: Any
+    ) -> SendValidation:
+        """The validation of sends; no group holds a lock, and the last queue is chosen."""
+        known = {
+            "holds_locks": lambda group: False,
+            "new_unique_key": lambda: "FRESH",
+            "now_ms": self.clock.now_ms,
+            "queue_chance": lambda count: count - 1,
+        }
+        delays = DelayLevels.parse(levels) if levels else DelayLevels.parse()
+        return SendValidation(rules, self.topics, self.groups, delays, **known | parts)
 
     def topic(self, name: str, *, queues: int = 1, perm: int = 6) -> TopicConfig:
         config = TopicConfig(
@@ -156,6 +171,12 @@ def open_store(
         store.compute_bitmaps(filters.bitmap_of)
     store.open()
     return store
+
+
+@pytest.fixture
+async def broker(request: pytest.FixtureRequest, tables: Tables, store: MessageStore) -> Any:
+    """The part of a broker that the test's module has as its class ``Broker``."""
+    return request.module.Broker(tables, store)
 
 
 @pytest.fixture

@@ -16,12 +16,10 @@ from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.group import QueryCorrectionOffsetBody, ResetOffsetBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.record import encode_host
-from cometmq.store import MessageStore, NewRecord
+from cometmq.store import MessageStore
+from support.stores.small_stores import put
 from support.wire.memory_link import link
 from unit.broker.conftest import Tables
-
-HOST = encode_host("10.0.0.9", 51000)
 
 
 class Broker:
@@ -81,9 +79,7 @@ class Broker:
         """Store messages 10 ms apart; returns their store times."""
         times = []
         for _ in range(count):
-            self.store.append(
-                NewRecord("T", queue, b"x", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
-            )
+            put(self.store, b"x", topic="T", queue_id=queue)
             times.append(self.tables.clock.now_ms())
             self.tables.clock.advance(10)
         return times
@@ -98,11 +94,6 @@ class Broker:
         self.consumers.register(
             self.server, "c", "g", kind="", model="", consume_from="", subscriptions=[]
         )
-
-
-@pytest.fixture
-async def broker(tables: Tables, store: MessageStore) -> Broker:
-    return Broker(tables, store)
 
 
 def offsets_of(answer: Command) -> dict[int, int]:

@@ -15,12 +15,12 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Connection
-from cometmq.store import MessageStore, NewRecord
+from cometmq.store import MessageStore
 from support.checks.waiting import until
+from support.stores.small_stores import put
 from support.wire.memory_link import link
 from unit.broker.conftest import Pulls, Tables, by_tags, nothing_else, open_store
 
-HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 LONG_MS = 60_000
 
 
@@ -46,18 +46,8 @@ class Broker:
 
     def put(self, *tags: str, queue: int = 0) -> None:
         for tag in tags:
-            properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
-            self.store.append(
-                NewRecord(
-                    "T",
-                    queue,
-                    tag.encode() or b"untagged",
-                    properties,
-                    born_time_ms=1,
-                    born_host=HOST,
-                    store_host=HOST,
-                )
-            )
+            properties = {"TAGS": tag} if tag else {}
+            put(self.store, tag.encode() or b"untagged", "T", queue, properties)
 
     def online(self, server: Connection, *, expression: str = "*", model: str = "C") -> None:
         self.pulls.register(server, by_tags(expression), model=model)
@@ -112,11 +102,6 @@ def bodies(answer: Command) -> list[bytes]:
 def place(answer: Command) -> tuple[int, ...]:
     names = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
     return tuple(int(answer.fields[name]) for name in names)
-
-
-@pytest.fixture
-def broker(tables: Tables, store: MessageStore) -> Broker:
-    return Broker(tables, store)
 
 
 async def test_messages_come_in_order_with_the_place_to_go_on(broker: Broker) -> None:

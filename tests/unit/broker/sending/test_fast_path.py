@@ -24,10 +24,9 @@ from cometmq.broker.sending.fast_path import SendFastPath, SendHeaderReader
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
-from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.sending.validation import SendRules
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
-from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import FORWARDED, RequestCode
@@ -73,16 +72,7 @@ class Side:
             index_entries=50_000,
         )
         clock = ManualClock()
-        self.validation = SendValidation(
-            RULES,
-            tables.topics,
-            tables.groups,
-            DelayLevels.parse("1s 5s"),
-            holds_locks=lambda group: False,
-            new_unique_key=lambda: "FRESH",
-            now_ms=clock.now_ms,
-            queue_chance=lambda count: count - 1,
-        )
+        self.validation = tables.validation(RULES, "1s 5s", now_ms=clock.now_ms)
         # A busy machine may take long for an append, which is not what these tests are about.
         limits = FlowLimits(waiting_max=100, append_ms_max=600_000, lag_ms_max=200)
         self.flow = FlowControl(lambda: limits, clock=clock, role=tables.role)

@@ -15,10 +15,9 @@ from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.handler import SendHandler
-from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.sending.validation import SendRules
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.batch import encode_batch
 from cometmq.protocol.codes import RequestCode
@@ -69,16 +68,7 @@ class World:
         )
         tables.topic("T", queues=4)
         self.tables = tables
-        self.validation = SendValidation(
-            self.rules,
-            tables.topics,
-            tables.groups,
-            DelayLevels.parse("1s 5s"),
-            holds_locks=lambda group: False,
-            new_unique_key=lambda: "FRESH",
-            now_ms=self.clock.now_ms,
-            queue_chance=lambda count: count - 1,
-        )
+        self.validation = tables.validation(self.rules, "1s 5s", now_ms=self.clock.now_ms)
         self.limits = FlowLimits(
             **{"waiting_max": 100, "append_ms_max": 1000, "lag_ms_max": 200} | limits
         )

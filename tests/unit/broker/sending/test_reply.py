@@ -12,9 +12,8 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.durability.acknowledgements import Acknowledgements
 from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.sending.reply import ReplyHandler
-from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.sending.validation import SendRules
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -46,12 +45,8 @@ class Broker:
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         reply = ReplyHandler(
             store,
-            SendValidation(
+            tables.validation(
                 SendRules("10.0.0.1", "DefaultCluster", "R", trace_on=True),
-                tables.topics,
-                tables.groups,
-                DelayLevels.parse(),
-                holds_locks=lambda _: False,
                 now_ms=lambda: 0,
                 new_unique_key=lambda: "UNIQUE",
             ),
@@ -96,11 +91,6 @@ class Broker:
         texts = {name: str(value) for name, value in fields.items()}
         code = RequestCode.SEND_REPLY_MESSAGE_V2
         return await self.replier.call(code, body=body, fields=texts, timeout=30)
-
-
-@pytest.fixture
-async def broker(tables: Tables, store: MessageStore) -> Broker:
-    return Broker(tables, store)
 
 
 async def test_a_reply_is_pushed_and_stored(broker: Broker) -> None:

@@ -19,11 +19,12 @@ from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import body_at, decode_record, encode_host, encode_record
+from cometmq.protocol.record import body_at, decode_record, encode_host
 from cometmq.remoting import Request
-from cometmq.store import Appended, MessageStore, NewRecord
+from cometmq.store import Appended, MessageStore
+from support.stores.small_stores import put
 from support.wire.memory_link import link
+from support.wire.message_records import record
 from unit.broker.conftest import Tables
 
 BORN, STORED, US = (encode_host(f"10.0.0.{n}", 10911) for n in (9, 7, 1))
@@ -63,20 +64,9 @@ class Broker:
         self.failed = self.put(KEYS="k")
 
     def put(self, *, reconsume_times: int = 0, **properties: str) -> Appended:
-        return self.store.append(
-            NewRecord(
-                "T",
-                0,
-                b"fails",
-                encode_properties(properties),
-                flag=3,
-                sys_flag=2,
-                born_time_ms=11,
-                born_host=BORN,
-                store_host=STORED,
-                reconsume_times=reconsume_times,
-            )
-        )
+        facts = {"flag": 3, "sys_flag": 2, "born_time_ms": 11, "reconsume_times": reconsume_times}
+        hosts = {"born_host": BORN, "store_host": STORED}
+        return put(self.store, b"fails", "T", 0, properties, **facts, **hosts)
 
     async def send_back(self, level: int = 1, **changes: Any) -> Command:
         fields = {"group": "g", "offset": self.failed.log_offset, "delayLevel": level} | changes
@@ -91,29 +81,11 @@ class Broker:
         self.tables.group("g", **changes)
 
 
-@pytest.fixture
-async def broker(tables: Tables, store: MessageStore) -> Broker:
-    return Broker(tables, store)
-
-
 async def test_a_record_imitated_inside_a_body_cannot_be_sent_back(broker: Broker) -> None:
     """Else the retry, and the dead letter, would have times and hosts that are made up."""
     at = broker.store.written_to + body_at(0)
-    imitated = encode_record(
-        b"T",
-        b"made up",
-        b"",
-        queue_id=0,
-        queue_offset=1,
-        log_offset=at,
-        born_time_ms=1,
-        born_host=BORN,
-        store_time_ms=2,
-        store_host=STORED,
-    )
-    broker.store.append(
-        NewRecord("T", 0, imitated, b"", born_time_ms=1, born_host=BORN, store_host=STORED)
-    )
+    imitated = record(b"made up", queue_id=0, queue_offset=1, log_offset=at, born_host=BORN)
+    put(broker.store, imitated, topic="T", born_host=BORN, store_host=STORED)
     answer = await broker.send_back(offset=at)
     assert (answer.code, answer.remark) == (1, f"look message by offset failed, {at}")
     assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.broker.sending.send import Send, SendHeader
-from cometmq.broker.sending.validation import SendRules, SendValidation
-from cometmq.model.delay import DelayLevels
+from cometmq.broker.sending.validation import SendRules
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
@@ -28,6 +27,7 @@ from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Reque
 from cometmq.protocol.properties import decode_properties, encode_properties
 from support.runner.tiers import rounds
 from support.wire.fake_transport import Wired
+from support.wire.request_headers import send_header
 from unit.broker.conftest import Tables
 
 RULES = SendRules(
@@ -46,17 +46,8 @@ def header(
 ) -> SendMessageV2Request:
     if isinstance(properties, dict):
         properties = encode_properties(properties).decode()
-    values: dict[str, Any] = {
-        "producer_group": "g",
-        "default_topic": "TBW102",
-        "default_topic_queue_nums": 4,
-        "sys_flag": 0,
-        "born_timestamp": 1,
-        "flag": 0,
-    }
-    return SendMessageV2Request(
-        topic=topic, queue_id=queue_id, properties=properties, **values | more
-    )
+    fields = {"topic": topic, "queue_id": queue_id, "properties": properties}
+    return send_header(producer_group="g", **fields | more)
 
 
 def created(route: Callable[[], Send]) -> Send:
@@ -74,16 +65,8 @@ class Door:
         self.chances: list[int] = []
         self.connection = Wired().connection
         self.connection.version = 479
-        self.validation = SendValidation(
-            RULES,
-            tables.topics,
-            tables.groups,
-            DelayLevels.parse("1s 5s 10s"),
-            holds_locks=self.locks.holds_any,
-            new_unique_key=lambda: FRESH["UNIQ_KEY"],
-            now_ms=tables.clock.now_ms,
-            queue_chance=self._chance,
-        )
+        parts = {"holds_locks": self.locks.holds_any, "queue_chance": self._chance}
+        self.validation = tables.validation(RULES, "1s 5s 10s", **parts)
         tables.topic("T", queues=4)
 
     def _chance(self, count: int) -> int:
@@ -205,17 +188,7 @@ async def test_a_plain_message_goes_where_it_asks_to_with_the_brokers_stamps(doo
 
 
 async def test_both_forms_of_the_request_are_taken(door: Door) -> None:
-    long = SendMessageRequest(
-        producer_group="g",
-        topic="T",
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1,
-        flag=0,
-        properties="KEYS\x01k\x02",
-    )
+    long = send_header(SendMessageRequest, topic="T", properties="KEYS\x01k\x02")
     placement = door.asking(long)
     door.validation.route(placement)
 

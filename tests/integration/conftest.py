@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from cometmq.remoting import RemotingClient
+from support.brokers.pairs import Pairs, running_pairs
 from support.processes.server import Standalone, standalone
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -45,6 +48,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 def name_servers(server: Standalone) -> str:
     """The address of the shared name server, for clients."""
     return f"{server.namesrv[0]}:{server.namesrv[1]}"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    """A client of the remoting protocol."""
+    made = RemotingClient(name="test")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
+    """A name server, and what starts masters and their slaves."""
+    async with running_pairs(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture

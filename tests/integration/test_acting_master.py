@@ -77,13 +77,6 @@ async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
         yield running
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient(name="test")
-    yield made
-    await made.close()
-
-
 async def half_consumed(pairs: Pairs, **settings: str) -> tuple[Broker, Broker]:
     """A master of whose messages a group has consumed the first half, and its slave."""
     master = await pairs.start("master", **settings)

@@ -16,7 +16,7 @@ from cometmq.broker.app import Broker
 from cometmq.cli.commands import app
 from cometmq.client import Message, Producer
 from cometmq.controller.app import Controller
-from support.brokers.pairs import LIMIT_S, Pairs, running_pairs
+from support.brokers.pairs import LIMIT_S, Pairs
 from support.checks.waiting import until
 from support.controllers.etcd_model import EtcdStore
 from support.controllers.memory_controllers import listening_controller
@@ -60,12 +60,6 @@ async def test_a_setting_is_changed_after_a_dry_run_that_changes_nothing(
 
     assert [planned[0]["state"], done[0]["state"]] == ["planned", "done"]
     assert [before, await value()] == ["false", "true"]
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
 
 
 async def start(pairs: Pairs, controller: Controller, name: str) -> Broker:

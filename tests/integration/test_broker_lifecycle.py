@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from cometmq.remoting.tls import client_context
 from cometmq.system import java_properties
 from cometmq.testing import ServerProcess, ServerStartError
 from support.processes import forks
+from support.wire.request_headers import pull_header, send_header
 
 START_S = STOP_S = 120.0
 """They end what hangs."""
@@ -77,40 +77,12 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
-    yield made
-    await made.close()
+def a_send() -> SendMessageV2Request:
+    return send_header(default_topic_queue_nums=1, properties="WAIT\x01true\x02")
 
 
-def a_send(topic: str = "t", queue_id: int = 0) -> SendMessageV2Request:
-    return SendMessageV2Request(
-        producer_group="g",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_timestamp=1,
-        flag=0,
-        properties="WAIT\x01true\x02",
-    )
-
-
-def a_pull(topic: str = "t", *, offset: int, hold_ms: int = 30_000) -> PullMessageRequest:
-    return PullMessageRequest(
-        consumer_group="c",
-        topic=topic,
-        queue_id=0,
-        queue_offset=offset,
-        max_msg_nums=32,
-        sys_flag=2 | 4,
-        commit_offset=0,
-        suspend_timeout_millis=hold_ms,
-        subscription="*",
-        sub_version=0,
-    )
+def a_pull(offset: int) -> PullMessageRequest:
+    return pull_header(offset, hold_ms=30_000)
 
 
 async def ask(
@@ -201,7 +173,7 @@ class Load:
     async def hold(self) -> Command:
         """A pull that waits for what will never come."""
         return await self._client.call(
-            self._broker, RequestCode.PULL_MESSAGE, a_pull(offset=1_000_000), timeout=60
+            self._broker, RequestCode.PULL_MESSAGE, a_pull(1_000_000), timeout=60
         )
 
 
@@ -258,12 +230,12 @@ async def test_held_pulls_are_answered_when_the_broker_stops(
         check(await ask(client, place.broker, RequestCode.SEND_MESSAGE_V2, a_send(), b"x"))
         pulls = [
             asyncio.create_task(
-                client.call(place.broker, RequestCode.PULL_MESSAGE, a_pull(offset=1), timeout=60)
+                client.call(place.broker, RequestCode.PULL_MESSAGE, a_pull(1), timeout=60)
             )
             for _ in range(HELD_PULLS)
         ]
         # The broker handles requests of one connection in order: now it holds all of them.
-        request = ask(client, place.broker, RequestCode.PULL_MESSAGE, a_pull(offset=0))
+        request = ask(client, place.broker, RequestCode.PULL_MESSAGE, a_pull(0))
         check(await asyncio.create_task(request))
         assert not any(pull.done() for pull in pulls)
         assert await server.stop(STOP_S) == 0
@@ -295,7 +267,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_stop(
         connection._transport.pause_reading()
         pulls = [
             asyncio.create_task(
-                connection.call(RequestCode.PULL_MESSAGE, a_pull(offset=offset), timeout=120)
+                connection.call(RequestCode.PULL_MESSAGE, a_pull(offset), timeout=120)
             )
             for offset in range(8)
         ]
@@ -460,9 +432,9 @@ async def test_the_fast_port_serves_all_but_pulls(place: Place, client: Remoting
         header = GetTopicConfigRequest(topic="t")
         check(await ask(client, place.fast, RequestCode.GET_TOPIC_CONFIG, header))
         for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
-            refused = await ask(client, place.fast, code, a_pull(offset=0))
+            refused = await ask(client, place.fast, code, a_pull(0))
             assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            found = await ask(client, place.broker, code, a_pull(offset=0))
+            found = await ask(client, place.broker, code, a_pull(0))
             assert check(found).body != b""
         assert await server.stop(STOP_S) == 0
 
@@ -503,7 +475,7 @@ async def test_tls_and_plain_clients_meet_on_one_port(place: Place, client: Remo
                 answer = await ask(sending, address, RequestCode.SEND_MESSAGE_V2, a_send(), body)
                 check(answer)
         for reading in (client, secret):
-            answer = await ask(reading, place.broker, 11, a_pull(offset=0))
+            answer = await ask(reading, place.broker, 11, a_pull(0))
             assert b"3" * 100_000 in check(answer).body or len(answer.body) > 100_000
         assert await server.stop(STOP_S) == 0
     await secret.close()

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,13 +40,6 @@ TAKEOVER_S = 60.0
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with etcd(tmp_path_factory.mktemp("etcd")) as address:
         yield address
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 @contextmanager

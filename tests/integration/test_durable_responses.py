@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,11 @@ from cometmq.protocol.headers.transaction import (
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.brokers.replication_peer import Peer, listening
 from support.checks.waiting import until
 from support.stores.small_stores import put
+from support.wire.request_headers import send_header
 
 SILENT_MS = 200
 
@@ -46,17 +46,9 @@ class Master:
         return await self._client.call(self.broker.address, code, header, body, timeout=LIMIT_S)
 
     async def send(self, *, sys_flag: int = 0, properties: dict[str, str] | None = None) -> Command:
-        header = SendMessageRequest(
-            producer_group="p",
-            topic="TBW102",
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=0,
-            sys_flag=sys_flag,
-            born_timestamp=1,
-            flag=0,
-            properties=encode_properties(properties or {}).decode(),
-        )
+        text = encode_properties(properties or {}).decode()
+        fields = {"topic": "TBW102", "sys_flag": sys_flag, "properties": text}
+        header = send_header(SendMessageRequest, **fields)
         return await self.call(RequestCode.SEND_MESSAGE, header, b"x")
 
     async def half(self) -> Command:
@@ -113,12 +105,6 @@ class Master:
             await asyncio.wait([self._following])
         if self._peer is not None:
             self._peer.close()
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, U
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
-from support.brokers.pairs import Pairs, running_pairs
+from support.brokers.pairs import Pairs
 from support.checks.waiting import until
 
 TIMEOUT_S = 60.0
@@ -103,12 +103,6 @@ async def world(pairs: Pairs, name: str, **settings: str) -> AsyncIterator[World
     async with AsyncExitStack() as stack:
         broker = await pairs.start(name, **settings)
         yield World(broker, stack)
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
 
 
 def plain(folder: Path, **settings: str) -> dict[str, str]:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from cometmq.broker.app import Broker
 from cometmq.client import AdminClient, Message, Producer
-from support.brokers.pairs import SLAVE, Pairs, running_pairs
+from support.brokers.pairs import SLAVE, Pairs
 from support.checks.waiting import until
 
 MESSAGES = 300
 READABLE = {"slaveReadEnable": "true", "flushDiskType": "ASYNC_FLUSH"}
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
 
 
 async def filled(pairs: Pairs, **of_slave: str) -> tuple[Broker, Broker]:

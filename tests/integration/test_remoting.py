@@ -132,13 +132,6 @@ async def peer(make_peer: MakePeer) -> Peer:
     return await make_peer()
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
-
-
 async def read_command(reader: asyncio.StreamReader) -> Command:
     decoder = CommandDecoder()
     while (command := decoder.next_command()) is None:

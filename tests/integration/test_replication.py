@@ -35,18 +35,12 @@ from cometmq.protocol.headers.broker_admin import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
 from cometmq.system.failure_log import LINES_MAX
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.brokers.replication_peer import Peer, listening
 from support.checks.waiting import until
 from support.stores.small_stores import opened, put, split
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,46 +34,17 @@ from cometmq.protocol.headers.transaction import (
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import fast_port
 from support.brokers.certificates import Authority
-from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.brokers.replication_peer import Peer
 from support.checks.waiting import until
 from support.stores.small_stores import put
-
-
-@pytest.fixture
-async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient(name="test")
-    yield made
-    await made.close()
+from support.wire.request_headers import pull_header, send_header
 
 
 async def call(
     client: RemotingClient, address: str, code: int, header: Header | None = None, body: bytes = b""
 ) -> Command:
     return await client.call(address, code, header, body, timeout=LIMIT_S)
-
-
-def send(topic: str, **changes: object) -> SendMessageRequest:
-    return SendMessageRequest(
-        **{
-            "producer_group": "p",
-            "topic": topic,
-            "default_topic": "TBW102",
-            "default_topic_queue_nums": 4,
-            "queue_id": 0,
-            "sys_flag": 0,
-            "born_timestamp": 1,
-            "flag": 0,
-            "properties": "",
-        }
-        | changes  # type: ignore[arg-type]
-    )
 
 
 async def test_a_slave_registers_with_its_id_and_learns_of_its_master(pairs: Pairs) -> None:
@@ -166,9 +136,10 @@ async def test_what_a_slave_refuses(pairs: Pairs, client: RemotingClient) -> Non
     reset = InvokeBrokerToResetOffsetRequest(
         topic="SELF_TEST_TOPIC", group="TOOLS_CONSUMER", timestamp=-1, is_force=True
     )
+    send = send_header(SendMessageRequest, topic="SELF_TEST_TOPIC")
     refusals = {
-        RequestCode.SEND_MESSAGE: (send("SELF_TEST_TOPIC"), b"x", 14),
-        RequestCode.SEND_REPLY_MESSAGE: (send("SELF_TEST_TOPIC"), b"x", 14),
+        RequestCode.SEND_MESSAGE: (send, b"x", 14),
+        RequestCode.SEND_REPLY_MESSAGE: (send, b"x", 14),
         RequestCode.CONSUMER_SEND_MSG_BACK: (back, b"", 1),
         RequestCode.END_TRANSACTION: (end, b"", 11),
         RequestCode.RESUME_CHECK_HALF_MESSAGE: (ResumeCheckHalfMessageRequest(), b"", 14),
@@ -195,19 +166,10 @@ async def test_what_a_slave_serves(pairs: Pairs, client: RemotingClient) -> None
 
 
 def pull(offset: int, *, hold_ms: int = 0, commit: int | None = None) -> PullMessageRequest:
-    return PullMessageRequest(
-        consumer_group="TOOLS_CONSUMER",
-        topic="SELF_TEST_TOPIC",
-        queue_id=0,
-        queue_offset=offset,
-        max_msg_nums=32,
-        sys_flag=4 | (2 if hold_ms else 0) | (1 if commit is not None else 0),
-        commit_offset=commit or 0,
-        suspend_timeout_millis=hold_ms,
-        subscription="*",
-        sub_version=0,
-        expression_type="TAG",
-    )
+    fields = {"consumer_group": "TOOLS_CONSUMER", "topic": "SELF_TEST_TOPIC"}
+    flag = 4 | (2 if hold_ms else 0) | (1 if commit is not None else 0)
+    commits = {"sys_flag": flag, "commit_offset": commit or 0}
+    return pull_header(offset, hold_ms=hold_ms, **fields, **commits)
 
 
 async def test_a_pull_outside_the_queue_of_a_slave_goes_to_the_master_with_its_offset(

@@ -24,7 +24,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming import rebalancer as queue_listener
 from cometmq.client.hooks import OutgoingCall
-from cometmq.client.settings import ClientSettings, PullSettings
+from cometmq.client.settings import ClientSettings
 from cometmq.client.subscription_check import SubscriptionCheck
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.topic import TRACE_TOPIC
@@ -36,6 +36,7 @@ from support.brokers.pop_broker import QUEUE, PopBroker, Shop
 from support.brokers.queue_broker import QueueBroker
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, SentBroker, route
 from support.brokers.transaction_broker import Commits, TransactionBroker
+from support.checks.waiting import until
 from support.clients.consumer_inputs import MemoryOffsets
 from support.clients.members import SilentProducer
 
@@ -43,10 +44,16 @@ ENDS_S = 60
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
 
 Raise = Callable[[], BaseException]
-ERRORS = [
-    pytest.param(lambda: ValueError("from a hook"), id="error"),
-    pytest.param(asyncio.CancelledError, id="cancelled"),
-]
+Make = Callable[..., PushConsumer | PullConsumer]
+
+
+@pytest.fixture(
+    params=[lambda: ValueError("from a hook"), asyncio.CancelledError], ids=["error", "cancelled"]
+)
+def error(request: pytest.FixtureRequest) -> Raise:
+    """What is raised."""
+    made: Raise = request.param
+    return made
 
 
 class RaisingHook:
@@ -87,17 +94,35 @@ def warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
 
 
 @asynccontextmanager
-async def one_queue(hook: RaisingHook, broker: GroupBroker) -> AsyncIterator[ClientInstance]:
-    """A client with a hook, in a group whose topic has one queue."""
-    broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[RequestCode.PULL_MESSAGE]
+async def client(
+    hook: RaisingHook,
+    *brokers: ScriptedBroker,
+    queues: int = 2,
+    ends_s: int = ENDS_S,
+    **settings: int,
+) -> AsyncIterator[ClientInstance]:
+    """A client with a hook, in a group whose topic has queues at these brokers."""
     async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        asyncio.timeout(ENDS_S),
+        ScriptedCluster([*brokers]) as cluster,
+        ClientInstance(
+            cluster.address, settings=ClientSettings(**settings), hooks=[hook]
+        ) as instance,
+        asyncio.timeout(ends_s),
     ):
-        cluster.name_server.routes["t"] = route({"a": broker.address}, queues=1)
-        broker.members = [instance.client_id]
+        found = route({broker.name: broker.address for broker in brokers}, queues=queues)
+        cluster.name_server.routes |= dict.fromkeys(("t", TRACE_TOPIC), found)
+        for broker in brokers:
+            if pulls := broker.handlers.get(RequestCode.PULL_MESSAGE):
+                broker.handlers[RequestCode.LITE_PULL_MESSAGE] = pulls
+            if isinstance(broker, GroupBroker):
+                broker.members = [instance.client_id]
         yield instance
+
+
+def pop(instance: ClientInstance, **options: Any) -> PopConsumer:
+    return PopConsumer(
+        instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}, **options
+    )
 
 
 def push(instance: ClientInstance, **options: Any) -> PushConsumer:
@@ -113,100 +138,57 @@ def pull(instance: ClientInstance, **options: Any) -> PullConsumer:
 KINDS = pytest.mark.parametrize("make", [push, pull])
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_pulls_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker = QueueBroker()
     broker.put(0, 3)
-    broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[RequestCode.PULL_MESSAGE]
     hook = RaisingHook(RequestCode.LITE_PULL_MESSAGE, error)
+    options = {"start_from": StartFrom.FIRST, "retry_ms": 1, "auto_commit_ms": 0}
     async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        PullConsumer(
-            instance=instance,
-            group="g",
-            start_from=StartFrom.FIRST,
-            settings=PullSettings(retry_ms=1, auto_commit_ms=0),
-        ) as consumer,
-        asyncio.timeout(ENDS_S),
+        client(hook, broker) as instance,
+        PullConsumer(instance=instance, group="g", **options) as consumer,
     ):
         await consumer.assign([QUEUE])
         assert len(await consumer.poll(ENDS_S)) == 3
 
-    assert hook.raised == 2
-    assert warnings(caplog, "pull failed, retrying") == 1
+    assert (hook.raised, warnings(caplog, "pull failed, retrying")) == (2, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_pops_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker, hook = PopBroker(), RaisingHook(RequestCode.POP_MESSAGE, error)
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        PopConsumer(
-            instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}, retry_ms=1
-        ),
-        asyncio.timeout(ENDS_S),
-    ):
+    async with client(hook, broker) as instance, pop(instance, retry_ms=1):
         await broker.until(lambda: broker.pops[0] == 1)
 
-    assert hook.raised == 2
-    assert warnings(caplog, "pop failed") == 1
+    assert (hook.raised, warnings(caplog, "pop failed")) == (2, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_messages_are_acknowledged_again(
     error: Raise, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, hook = Shop(), RaisingHook(RequestCode.ACK_MESSAGE, error)
     shop.handlers[RequestCode.QUERY_ASSIGNMENT] = PopBroker().handlers[RequestCode.QUERY_ASSIGNMENT]
     await shop.put(b"1", b"2", b"3")
-    async with (
-        ScriptedCluster([shop]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        PopConsumer(instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}),
-        asyncio.timeout(ENDS_S),
-    ):
+    async with client(hook, shop) as instance, pop(instance):
         await shop.until(lambda: len(shop.acks) == 1)
 
-    assert hook.raised == 2
-    assert warnings(caplog, "cannot acknowledge a message") == 1
+    assert (hook.raised, warnings(caplog, "cannot acknowledge a message")) == (2, 1)
     assert warnings(caplog, "worker failed") == 0
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_queues_are_assigned_again(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker = PopBroker()
     hook = RaisingHook(RequestCode.QUERY_ASSIGNMENT, error, passes=1, raises=1)
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        PopConsumer(
-            instance=instance,
-            group="g",
-            handler=nothing,
-            subscriptions={"t": "*"},
-            assignment_ms=100,
-        ) as consumer,
-        asyncio.timeout(ENDS_S),
-    ):
+    async with client(hook, broker) as instance, pop(instance, assignment_ms=100) as consumer:
         assert consumer.queues() == [QUEUE]
         broker.assigned.append(MessageQueue("t", "a", 1))
         await broker.until(lambda: broker.pops[1] == 1)
         assert len(consumer.queues()) == 2
 
-    assert hook.raised == 1
-    assert warnings(caplog, "rebalance failed, retrying") == 1
+    assert (hook.raised, warnings(caplog, "rebalance failed, retrying")) == (1, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_traces_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker, hook = SentBroker(), RaisingHook(RequestCode.SEND_MESSAGE_V2, error, raises=1)
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-    ):
-        cluster.name_server.routes[TRACE_TOPIC] = cluster.name_server.routes["t"]
+    async with client(hook, broker) as instance:
         dispatcher = TraceDispatcher(core_of(instance))
         dispatcher.retain()
         for _ in range(2):
@@ -220,32 +202,26 @@ async def test_traces_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize(
-    ("kind", "code", "options"),
+    ("make", "code", "options"),
     [
-        (PushConsumer, RequestCode.PULL_MESSAGE, {}),
-        (PushConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {}),
-        (PushConsumer, RequestCode.UPDATE_CONSUMER_OFFSET, {}),
-        (PushConsumer, RequestCode.LOCK_BATCH_MQ, {"ordered": True}),
-        (PopConsumer, RequestCode.POP_MESSAGE, {}),
+        (push, RequestCode.PULL_MESSAGE, {}),
+        (push, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {}),
+        (push, RequestCode.UPDATE_CONSUMER_OFFSET, {}),
+        (push, RequestCode.LOCK_BATCH_MQ, {"ordered": True}),
+        (pop, RequestCode.POP_MESSAGE, {}),
     ],
 )
 async def test_a_consumer_that_cannot_go_on_says_so(
-    kind: type[PushConsumer | PopConsumer], code: int, options: dict[str, Any]
+    make: Callable[..., PushConsumer | PopConsumer], code: int, options: dict[str, Any]
 ) -> None:
     """A hook that raises each time ends no loop; after two minutes `run` raises what it raised."""
-    broker = PopBroker() if kind is PopConsumer else GroupBroker()
+    broker = PopBroker() if make is pop else GroupBroker()
     hook = RaisingHook(code, lambda: LookupError("from a hook"), raises=10**9)
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-    ):
+    async with client(hook, broker, ends_s=300) as instance:
         if isinstance(broker, GroupBroker):
-            broker.members = [instance.client_id]
             # Held requests have many timers, each of which takes real time.
             broker.pull_answers.extend([pulled(ResponseCode.PULL_NOT_FOUND, 50)] * 1_000)
-        consumer = kind(
-            instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}, **options
-        )
+        consumer = make(instance, **options)
         await consumer.start()
         running = asyncio.create_task(consumer.run())
         await asyncio.sleep(100)
@@ -259,13 +235,11 @@ async def test_a_consumer_that_cannot_go_on_says_so(
 
 @pytest.mark.usefixtures("virtual_time")
 async def test_reading_from_a_pull_consumer_that_cannot_go_on_raises() -> None:
-    broker = GroupBroker()
     hook = RaisingHook(
         RequestCode.LITE_PULL_MESSAGE, lambda: LookupError("from a hook"), raises=10**9
     )
     async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        client(hook, GroupBroker(), ends_s=300) as instance,
         PullConsumer(instance=instance, group="g") as consumer,
     ):
         await consumer.assign([QUEUE])
@@ -295,63 +269,41 @@ async def test_a_broker_that_is_away_leaves_a_consumer_healthy() -> None:
 # --- what the client does from time to time -----------------------------------------------------
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_heartbeats_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker, hook = ScriptedBroker(), RaisingHook(RequestCode.HEART_BEAT, error)
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(
-            cluster.address, settings=ClientSettings(heartbeat_ms=10), hooks=[hook]
-        ) as instance,
-    ):
+    async with client(hook, broker, heartbeat_ms=10) as instance:
         core_of(instance).join(SilentProducer("g"))
         await core_of(instance).routes.find("t")
         await broker.until(lambda: bool(broker.heartbeats))
 
-    assert hook.raised == 2
-    assert warnings(caplog, "heartbeat failed") == 1
+    assert (hook.raised, warnings(caplog, "heartbeat failed")) == (2, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_routes_are_refreshed_again(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     hook = RaisingHook(RequestCode.GET_ROUTEINFO_BY_TOPIC, error, passes=1)
-    async with (
-        ScriptedCluster([ScriptedBroker()]) as cluster,
-        ClientInstance(
-            cluster.address, settings=ClientSettings(route_refresh_ms=10), hooks=[hook]
-        ) as instance,
-    ):
+    async with client(hook, ScriptedBroker(), route_refresh_ms=10) as instance:
         await core_of(instance).routes.find("t")
-        await cluster.name_server.until(lambda: hook.passed_after == 1)
+        await until(lambda: hook.passed_after == 1)
 
-    assert hook.raised == 2
-    assert warnings(caplog, "cannot refresh a route") == 1
+    assert (hook.raised, warnings(caplog, "cannot refresh a route")) == (2, 1)
 
 
 @KINDS
-@pytest.mark.parametrize("error", ERRORS)
 async def test_queues_are_allocated_after_a_failed_rebalance(
-    error: Raise,
-    make: Callable[[ClientInstance], PushConsumer | PullConsumer],
-    caplog: pytest.LogCaptureFixture,
+    error: Raise, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = GroupBroker()
     hook = RaisingHook(RequestCode.GET_CONSUMER_LIST_BY_GROUP, error, raises=1)
-    async with one_queue(hook, broker) as instance, make(instance):
+    async with client(hook, broker, queues=1) as instance, make(instance):
         await broker.until(lambda: bool(broker.pulls))
 
-    assert hook.raised == 1
-    assert warnings(caplog, "rebalance failed, retrying topic=t") == 1
+    assert (hook.raised, warnings(caplog, "rebalance failed, retrying topic=t")) == (1, 1)
 
 
 @pytest.mark.usefixtures("virtual_time")
 @KINDS
-@pytest.mark.parametrize("error", ERRORS)
 async def test_a_listener_that_raises_is_called_again(
-    error: Raise,
-    make: Callable[..., PushConsumer | PullConsumer],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Raise, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_listener, "RETRY_S", 0.5)
     broker, calls, handled = GroupBroker(), list[int](), asyncio.Event()
@@ -364,7 +316,7 @@ async def test_a_listener_that_raises_is_called_again(
         handled.set()
 
     unused = RaisingHook(-1, error)
-    async with one_queue(unused, broker) as instance, make(instance, on_queues=on_queues):
+    async with client(unused, broker, queues=1) as instance, make(instance, on_queues=on_queues):
         await handled.wait()
         await asyncio.sleep(1.2)
 
@@ -372,38 +324,36 @@ async def test_a_listener_that_raises_is_called_again(
     assert warnings(caplog, "on_queues callback failed, retrying topic=t") == 1
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_pulls_of_a_push_consumer_go_on(
     error: Raise, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.PULL_MESSAGE, error)
-    async with one_queue(hook, broker) as instance, push(instance, retry_ms=1):
+    async with client(hook, broker, queues=1) as instance, push(instance, retry_ms=1):
         await broker.until(lambda: bool(broker.pulls))
 
-    assert hook.raised == 2
-    assert warnings(caplog, "pull failed, retrying") == 1
+    assert (hook.raised, warnings(caplog, "pull failed, retrying")) == (2, 1)
 
 
 @pytest.mark.parametrize("passes", [0, 1], ids=["first", "renewed"])
-@pytest.mark.parametrize("error", ERRORS)
 async def test_queues_are_locked_again(
     error: Raise, passes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.LOCK_BATCH_MQ, error, passes=passes)
-    async with one_queue(hook, broker) as instance, push(instance, ordered=True, lock_ms=100):
+    async with (
+        client(hook, broker, queues=1) as instance,
+        push(instance, ordered=True, lock_ms=100),
+    ):
         await broker.until(lambda: bool(broker.pulls) and hook.passed_after > 0)
 
-    assert hook.raised == 2
-    assert warnings(caplog, "cannot lock queues") == 1
+    assert (hook.raised, warnings(caplog, "cannot lock queues")) == (2, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_a_push_consumer_commits_again(
     error: Raise, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.UPDATE_CONSUMER_OFFSET, error)
     broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
-    async with one_queue(hook, broker) as instance, push(instance, persist_ms=100):
+    async with client(hook, broker, queues=1) as instance, push(instance, persist_ms=100):
         await broker.until(lambda: bool(broker.commits))
 
     assert hook.raised == 2
@@ -411,16 +361,13 @@ async def test_a_push_consumer_commits_again(
     assert warnings(caplog, "cannot commit an offset") == 1
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_a_pull_consumer_commits_again(
     error: Raise, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, hook = GroupBroker(), RaisingHook(RequestCode.UPDATE_CONSUMER_OFFSET, error)
     broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
-    async with (
-        one_queue(hook, broker) as instance,
-        pull(instance, auto_commit_ms=10) as consumer,
-    ):
+    options = {"auto_commit_ms": 10}
+    async with client(hook, broker, queues=1) as instance, pull(instance, **options) as consumer:
         polling = asyncio.create_task(consumer.poll(ENDS_S))
         await broker.until(lambda: bool(broker.commits))
         polling.cancel()
@@ -431,7 +378,6 @@ async def test_a_pull_consumer_commits_again(
     assert warnings(caplog, "cannot commit an offset") == 1
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_subscriptions_are_compared_again(
     error: Raise, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -442,27 +388,21 @@ async def test_subscriptions_are_compared_again(
     broker, code = ScriptedBroker(), RequestCode.GET_CONSUMER_CONNECTION_LIST
     broker.handlers[code] = refuse
     hook, tasks = RaisingHook(code, error, raises=1), Supervisor("test")
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-    ):
+    async with client(hook, broker) as instance:
         await core_of(instance).routes.find("t")
         mine = {"t": Filter.tags("*")}
         SubscriptionCheck(core_of(instance), "g", lambda: mine, interval_s=0.01).start(tasks)
         await broker.until(lambda: hook.passed_after == 1)
         await tasks.cancel()
 
-    assert hook.raised == 1
-    assert warnings(caplog, "subscriptions not compared") == 1
+    assert (hook.raised, warnings(caplog, "subscriptions not compared")) == (1, 1)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 async def test_transaction_checks_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker = TransactionBroker()
     hook = RaisingHook(RequestCode.END_TRANSACTION, error, passes=1, raises=1)
     async with (
-        ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        client(hook, broker) as instance,
         TransactionProducer(
             instance=instance, group="g", listener=Commits(), check_concurrency=1
         ) as producer,
@@ -495,43 +435,25 @@ class RaisingStore(MemoryOffsets):
 @pytest.mark.parametrize(
     ("make", "interval"), [(push, "persist_ms"), (pull, "auto_commit_ms")], ids=["push", "pull"]
 )
-@pytest.mark.parametrize("error", ERRORS)
 async def test_a_custom_offset_store_is_called_again(
-    error: Raise,
-    make: Callable[..., PushConsumer | PullConsumer],
-    interval: str,
-    caplog: pytest.LogCaptureFixture,
+    error: Raise, make: Make, interval: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker, store = GroupBroker(), RaisingStore(error)
+    store = RaisingStore(error)
+    options = {"offset_store": store, interval: 100}
     unused = RaisingHook(-1, error)
-    async with (
-        one_queue(unused, broker) as instance,
-        make(instance, offset_store=store, **{interval: 100}),
-    ):
+    async with client(unused, GroupBroker(), queues=1) as instance, make(instance, **options):
         await store.third.wait()
 
     assert warnings(caplog, "periodic task failed, retrying") == 1
 
 
 @KINDS
-@pytest.mark.parametrize("error", ERRORS)
 async def test_a_consumer_leaves_the_other_brokers(
-    error: Raise,
-    make: Callable[[ClientInstance], PushConsumer | PullConsumer],
-    caplog: pytest.LogCaptureFixture,
+    error: Raise, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     brokers = [GroupBroker("a"), GroupBroker("b")]
     hook = RaisingHook(RequestCode.UNREGISTER_CLIENT, error, raises=1)
-    async with (
-        ScriptedCluster([*brokers]) as cluster,
-        ClientInstance(cluster.address, hooks=[hook]) as instance,
-        asyncio.timeout(ENDS_S),
-    ):
-        for broker in brokers:
-            broker.members = [instance.client_id]
-            broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[
-                RequestCode.PULL_MESSAGE
-            ]
+    async with client(hook, *brokers) as instance:
         consumer = make(instance)
         await consumer.start()
 
@@ -540,5 +462,4 @@ async def test_a_consumer_leaves_the_other_brokers(
 
         left = [goodbye.consumer_group for broker in brokers for goodbye in broker.goodbyes]
         assert left == ["g"], "one broker is told, and the hook refused the other request"
-    assert hook.raised == 1
-    assert warnings(caplog, "cannot unregister") == 1
+    assert (hook.raised, warnings(caplog, "cannot unregister")) == (1, 1)

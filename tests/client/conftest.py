@@ -69,12 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
     settings = PATIENT | TIMERS if target in VERSIONS_5 else PATIENT
-    running = Cluster(target, tmp_path_factory.mktemp("cluster"), settings)
-    try:
-        running.start()
+    with Cluster(target, tmp_path_factory.mktemp("cluster"), settings) as running:
         yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture(autouse=True)

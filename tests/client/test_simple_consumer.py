@@ -38,12 +38,8 @@ only_5 = pytest.mark.only_on(*VERSIONS_5)
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
     settings: Settings = {"timerWheelEnable": True} if target in VERSIONS_5 else {}
-    running = Cluster(target, tmp_path_factory.mktemp("simple"), settings)
-    try:
-        running.start()
+    with Cluster(target, tmp_path_factory.mktemp("simple"), settings) as running:
         yield running
-    finally:
-        running.remove()
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

@@ -21,12 +21,8 @@ def target() -> str:
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A running name server and broker of their own for each test module."""
-    servers = Cluster(target, tmp_path_factory.mktemp("cluster"))
-    try:
-        servers.start()
+    with Cluster(target, tmp_path_factory.mktemp("cluster")) as servers:
         yield servers
-    finally:
-        servers.remove()
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +74,5 @@ def make_group(cluster: Cluster, broker: Connection) -> Callable[[], str]:
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One real name server for all the real brokers here."""
-    server = RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv"))
-    try:
-        server.start()
+    with RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv")) as server:
         yield server.address
-    finally:
-        server.kill()

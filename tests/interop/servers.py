@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import kit
 import toolchain
@@ -128,7 +129,22 @@ def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class _Server:
+class _Running(Server):
+    """Runs within ``with``, and is killed at its end."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class _Server(_Running):
     """What all of them share: the process, its end, and starting again."""
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -348,7 +364,7 @@ def free_disk(store: Path) -> None:
         shutil.rmtree(store / name, ignore_errors=True)
 
 
-class Cluster:
+class Cluster(_Running):
     """A name server and a broker for the clients: ours, or the real ones to check a test itself."""
 
     def __init__(self, target: str, folder: Path, settings: Settings | None = None) -> None:
@@ -390,6 +406,9 @@ class Cluster:
     def kill(self) -> None:
         for server in reversed(self._servers):
             server.kill()
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         """End the servers, and delete what takes much room of the store."""
@@ -438,11 +457,8 @@ def new_group(cluster: Cluster, broker: Connection) -> str:
 
 def wait_for_route(namesrv: str, topic: str, source: str | None = None) -> None:
     """Wait until the name server knows the topic; ask it from a certain local address."""
-    connection = connect(namesrv, source)
-    try:
+    with closing(connect(namesrv, source)) as connection:
         kit.eventually(lambda: has_route(connection, topic), timeout=120.0)
-    finally:
-        connection.close()
 
 
 def has_route(namesrv: Connection, topic: str) -> bool:

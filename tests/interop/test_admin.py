@@ -22,12 +22,8 @@ SENT = 6
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    running = Cluster(request.param, tmp_path_factory.mktemp("cluster"))
-    running.start()
-    try:
+    with Cluster(request.param, tmp_path_factory.mktemp("cluster")) as running:
         yield running
-    finally:
-        running.remove()
 
 
 def run(cluster: Cluster, words: str) -> Any:

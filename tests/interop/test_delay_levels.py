@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,10 @@ GONE_LEVEL, GONE_MS = 19, 10_000
 
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    servers = Cluster(target, tmp_path_factory.mktemp("cluster"), {"messageDelayLevel": LONG})
-    try:
-        servers.start()
+    with Cluster(
+        target, tmp_path_factory.mktemp("cluster"), {"messageDelayLevel": LONG}
+    ) as servers:
         yield servers
-    finally:
-        servers.remove()
 
 
 @JAVA
@@ -63,8 +62,7 @@ def test_mqadmin_shows_how_far_each_level_was_delivered(
     expected = {"1": "1,1", "4": "0,1"}
     if target == "4.9.7":  # shows a level from its first delivery on
         del expected["4"]
-    mqadmin = MqAdmin(tmp_path)
-    try:
+    with closing(MqAdmin(tmp_path)) as mqadmin:
         deadline = time.monotonic() + 60.0
         while True:
             printed = mqadmin.run(cluster.namesrv, "brokerStatus", "-b", cluster.broker).out
@@ -78,8 +76,6 @@ def test_mqadmin_shows_how_far_each_level_was_delivered(
             if levels == expected:
                 return
             assert time.monotonic() < deadline, printed
-    finally:
-        mqadmin.close()
 
 
 def test_a_table_that_is_shorter_after_a_restart(

@@ -48,26 +48,20 @@ def test_each_scheduled_message_is_delivered_once_by_one_of_two_brokers(
     version: str, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    comet = CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS)
-    namesrv = RealNameServer(version, tmp_path / "namesrv")
-    try:
-        comet.start()
+    shared = {"store": store, "settings": SETTINGS}
+    with (
+        RealNameServer(version, tmp_path / "namesrv") as namesrv,
+        CometStandalone(tmp_path / "comet", **shared) as comet,
+    ):
         with closing(Wire(address_of(comet))) as wire:
             wire.create_topic(TOPIC, QUEUES)
             wire.send(frames_of(TOPIC, range(2 * EACH), queues=QUEUES, levels=2))
         kit.eventually(lambda: first_level_is_stored(store), timeout=WAIT_S)
         comet.kill()
 
-        namesrv.start()
-        real = RealBroker(
-            version, tmp_path / "real", namesrv.address, store=store, settings=SETTINGS
-        )
-        try:
-            real.start()
+        with RealBroker(version, tmp_path / "real", namesrv.address, **shared) as real:
             kit.eventually(lambda: delivered(real) >= 2 * EACH, timeout=WAIT_S)
             real.stop()
-        finally:
-            real.kill()
         assert stored(store)["offsetTable"] == {"1": EACH, "2": EACH}
         assert "logOffset" not in stored(store)
 
@@ -75,6 +69,3 @@ def test_each_scheduled_message_is_delivered_once_by_one_of_two_brokers(
         with closing(Wire(address_of(comet))) as wire:
             assert wire.waiting() == 0
             assert wire.delivered(TOPIC, QUEUES) == 2 * EACH
-    finally:
-        comet.kill()
-        namesrv.kill()

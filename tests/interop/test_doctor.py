@@ -40,12 +40,8 @@ def running(version: str, shape: str, folder: Path) -> Iterator[Cluster]:
         with running_pair(version, folder) as pair:
             yield pair.master
         return
-    cluster = Cluster(version, folder)
-    try:
-        cluster.start()
+    with Cluster(version, folder) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 def examined(cluster: Cluster) -> dict[str, Any]:

@@ -29,12 +29,8 @@ FOUND_SECONDS_MAX = 120
 def name_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    cluster = Cluster(request.param, tmp_path_factory.mktemp("official"))
-    try:
-        cluster.start()
+    with Cluster(request.param, tmp_path_factory.mktemp("official")) as cluster:
         yield cluster.namesrv
-    finally:
-        cluster.remove()
 
 
 @pytest.fixture

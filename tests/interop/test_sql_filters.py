@@ -43,12 +43,8 @@ MORE = 6
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Servers that filter by properties, and keep bit maps."""
-    servers = Cluster(target, tmp_path_factory.mktemp("cluster"), FILTERS)
-    try:
-        servers.start()
+    with Cluster(target, tmp_path_factory.mktemp("cluster"), FILTERS) as servers:
         yield servers
-    finally:
-        servers.remove()
 
 
 @pytest.fixture(scope="module", params=[JAVA_49, JAVA_53, GO], ids=str)
@@ -156,12 +152,8 @@ def begin(broker: Connection) -> None:
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = CometNameServer(tmp_path_factory.mktemp("names"))
-    try:
-        server.start()
+    with CometNameServer(tmp_path_factory.mktemp("names")) as server:
         yield server.address
-    finally:
-        server.kill()
 
 
 Servers = Callable[[str, Path], RealBroker | CometBroker]

@@ -81,10 +81,8 @@ def written_by_comet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writ
     """
     folder = tmp_path_factory.mktemp("comet")
     settings = SETTINGS | {"mappedQueueFilesMax": 1}
-    server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
     ledger = Ledger()
-    try:
-        server.start()
+    with CometStandalone(folder / "server", store=folder / "store", settings=settings) as server:
         create_topics(server.address)
         fill(server.address, ledger, TOPICS, seed=1, singles=20_000, batches=800)
         commit(server.address, ledger)
@@ -95,8 +93,6 @@ def written_by_comet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writ
         fill(server.address, ledger, TOPICS, seed=2, singles=MORE, batches=0)
         server.kill()
         killed = Written(folder / "store", ledger)
-    finally:
-        server.kill()
     assert (killed.store / "abort").exists()
     assert any((killed.store / "unitbuffers").read_bytes())
     return {"clean": clean, "killed": killed}
@@ -119,14 +115,10 @@ def test_a_real_broker_serves_a_store_that_comet_closed(
     """It also writes on; killed, it leaves a store that ours recovers."""
     written = written_by_comet["clean"]
     ledger, store = written.ledger.copy(), copy_store(written.store, tmp_path / "store")
-    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
-    try:
-        real.start()
+    with RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS) as real:
         check_all(real.address, ledger)
         check_offsets(real.address, ledger)
         fill(real.address, ledger, TOPICS, seed=3, singles=1000, batches=0)
-    finally:
-        real.kill()
     serve_with_comet(store, ledger, tmp_path)
 
 
@@ -137,13 +129,9 @@ def test_a_real_broker_serves_a_store_that_comet_left_when_killed(
     """Stopped cleanly, it leaves a store that ours opens."""
     written = written_by_comet["killed"]
     store = copy_store(written.store, tmp_path / "store")
-    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
-    try:
-        real.start()
+    with RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS) as real:
         check_all(real.address, written.ledger)
         real.stop()
-    finally:
-        real.kill()
     serve_with_comet(store, written.ledger, tmp_path)
 
 
@@ -152,15 +140,11 @@ def test_comet_serves_a_store_that_a_real_broker_wrote(
     version: str, namesrv: str, tmp_path: Path
 ) -> None:
     ledger, store = Ledger(), tmp_path / "store"
-    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
-    try:
-        real.start()
+    with RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS) as real:
         create_topics(real.address)
         fill(real.address, ledger, TOPICS, seed=4, singles=10_000, batches=400)
         commit(real.address, ledger)
         real.stop()
-    finally:
-        real.kill()
     serve_with_comet(store, ledger, tmp_path, committed=True)
 
 
@@ -170,14 +154,10 @@ def test_a_backup_of_a_real_broker_in_use_has_its_messages(
     version: str, namesrv: str, tmp_path: Path
 ) -> None:
     ledger, store, copied = Ledger(), tmp_path / "store", tmp_path / "copied"
-    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
-    try:
-        real.start()
+    with RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS) as real:
         create_topics(real.address)
         fill(real.address, ledger, TOPICS, seed=6, singles=10_000, batches=0)
         back_up(store, copied)
-    finally:
-        real.kill()
     serve_with_comet(copied, ledger, tmp_path)
 
 
@@ -188,13 +168,9 @@ def test_a_real_broker_serves_a_backup_of_a_store_of_comet(
 ) -> None:
     written, copied = written_by_comet["clean"], tmp_path / "copied"
     back_up(written.store, copied)
-    real = RealBroker(version, tmp_path / "broker", namesrv, store=copied, settings=SETTINGS)
-    try:
-        real.start()
+    with RealBroker(version, tmp_path / "broker", namesrv, store=copied, settings=SETTINGS) as real:
         check_all(real.address, written.ledger)
         check_offsets(real.address, written.ledger)
-    finally:
-        real.kill()
 
 
 def back_up(store: Path, target: Path) -> None:
@@ -208,17 +184,13 @@ def back_up(store: Path, target: Path) -> None:
 
 def serve_with_comet(store: Path, ledger: Ledger, folder: Path, *, committed: bool = False) -> None:
     """Ours opens the store, gives every message back, and goes on writing behind them."""
-    server = CometStandalone(folder / "comet", store=store, settings=SETTINGS)
     ledger = ledger.copy()
-    try:
-        server.start()
+    with CometStandalone(folder / "comet", store=store, settings=SETTINGS) as server:
         check_all(server.address, ledger)
         if committed:
             check_offsets(server.address, ledger)
         fill(server.address, ledger, TOPICS, seed=5, singles=50, batches=1)
         check_all(server.address, ledger)
-    finally:
-        server.kill()
 
 
 def test_a_store_with_queues_of_batches_is_refused_until_their_topic_is_deleted(
@@ -227,10 +199,8 @@ def test_a_store_with_queues_of_batches_is_refused_until_their_topic_is_deleted(
     """RocketMQ 5 counts the messages of a batch that is one record; our queues count records."""
     store = tmp_path / "store"
     settings = SETTINGS | {"timerWheelEnable": True}  # without, it cannot delete topics
-    real = RealBroker("5.3.3", tmp_path / "broker", namesrv, store=store, settings=settings)
     batch = [(b"%d" % number, {"UNIQ_KEY": f"K{number}"}) for number in range(10)]
-    try:
-        real.start()
+    with RealBroker("5.3.3", tmp_path / "broker", namesrv, store=store, settings=settings) as real:
         connection = connect(real.address)
         kit.ok(kit.create_topic(connection, "InBatches", attributes="+queue.type=BatchCQ"))
         kit.ok(kit.create_topic(connection, "Orders"))
@@ -254,16 +224,10 @@ def test_a_store_with_queues_of_batches_is_refused_until_their_topic_is_deleted(
         kit.ok(connection.request(Request.DELETE_TOPIC_IN_BROKER, {"topic": "InBatches"}))
         connection.close()
         real.stop()
-    finally:
-        real.kill()
-    server = CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS)
-    try:
-        server.start()
+    with CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS) as server:
         connection = connect(server.address)
         kit.ok(kit.create_group(connection, GROUP))
         assert [message.body for message in kit.read_queue(connection, GROUP, "Orders", 3)] == [
             b"0", b"1", b"2",
         ]  # fmt: skip
         connection.close()
-    finally:
-        server.kill()

@@ -28,12 +28,8 @@ MESSAGES_MAX = 3
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose broker creates the trace topic when it starts."""
-    servers = Cluster(target, tmp_path_factory.mktemp("cluster"), {"traceTopicEnable": True})
-    try:
-        servers.start()
+    with Cluster(target, tmp_path_factory.mktemp("cluster"), {"traceTopicEnable": True}) as servers:
         yield servers
-    finally:
-        servers.remove()
 
 
 @dataclass(frozen=True)

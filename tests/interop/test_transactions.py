@@ -28,12 +28,8 @@ CHECKS_GROUP = "CID_RMQ_SYS_TRANS"
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker that soon checks undecided transactions."""
-    servers = Cluster(target, tmp_path_factory.mktemp("cluster"), SETTINGS)
-    try:
-        servers.start()
+    with Cluster(target, tmp_path_factory.mktemp("cluster"), SETTINGS) as servers:
         yield servers
-    finally:
-        servers.remove()
 
 
 def transact(program: Program, group: str, topic: str, bodies: list[str]) -> None:

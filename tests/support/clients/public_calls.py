@@ -179,12 +179,8 @@ def the(consumer: T | None) -> T:
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
     settings: Settings = {"timerWheelEnable": True} if target in VERSIONS_5 else {}
-    running = Cluster(target, tmp_path_factory.mktemp("cancelled"), settings)
-    try:
-        running.start()
+    with Cluster(target, tmp_path_factory.mktemp("cancelled"), settings) as running:
         yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture

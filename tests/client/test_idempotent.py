@@ -7,6 +7,7 @@ import inspect
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,8 @@ def marks(path: Path) -> Iterator[SqliteMarks]:
 
 
 def booked(path: Path) -> Counter[str]:
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         return Counter(name for (name,) in connection.execute("SELECT name FROM bookings"))
-    finally:
-        connection.close()
 
 
 def book(message: StoredMessage, transaction: SqliteTransaction) -> None:

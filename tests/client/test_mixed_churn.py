@@ -21,6 +21,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -458,11 +459,8 @@ class Round:
         """Let the members come and go, wait until they are done, and judge."""
         broker = connect(self._cluster.broker)
         try:
-            group = self._gather(broker)
-            try:
+            with closing(self._gather(broker)) as group:
                 self._churn(group)
-            finally:
-                group.close()
         except Exception:
             self.report.problems.append(traceback.format_exc())
         finally:

@@ -32,11 +32,8 @@ def server(tmp_path: Path) -> Iterator[Standalone]:
 
 @contextmanager
 def connect(server: Standalone) -> Iterator[Connection]:
-    connection = Connection(server.broker, timeout=60.0)
-    try:
+    with closing(Connection(server.broker, timeout=60.0)) as connection:
         yield connection
-    finally:
-        connection.close()
 
 
 def park(server: Standalone) -> None:

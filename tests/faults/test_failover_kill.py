@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,12 +134,9 @@ def await_copies(cluster: ElectedCluster) -> None:
 
 
 def log_end(broker: ElectedBroker) -> int:
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         response = kit.ok(connection.request(Request.GET_BROKER_RUNTIME_INFO))
         return int(response.json()["table"]["commitLogMaxOffset"])
-    finally:
-        connection.close()
 
 
 async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: Path) -> None:
@@ -191,13 +189,10 @@ def test_topics_that_were_created_just_before_a_kill_exist_on_the_new_master(
             connection.close()
 
             new = cluster.await_master(other_than=old)
-            connection = connect(new.address)
-            try:
+            with closing(connect(new.address)) as connection:
                 assert kit.topic_config(connection, now) is not None
                 check_stored(connection, now, b"1")
                 check_stored(connection, later, b"2")
-            finally:
-                connection.close()
             old.start()
 
 

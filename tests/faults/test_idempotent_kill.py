@@ -11,6 +11,7 @@ import random
 import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from cometmq.client import AdminClient, Message, Producer, RemotingError, ResponseError
@@ -92,11 +93,8 @@ async def send_orders(producer: Producer, orders: list[str]) -> None:
 
 
 def booked(path: Path) -> Counter[str]:
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         return Counter(name for (name,) in connection.execute("SELECT name FROM bookings"))
-    finally:
-        connection.close()
 
 
 async def until_settled(name_servers: str, path: Path, orders: set[str]) -> None:

@@ -7,6 +7,7 @@ acknowledged were lost, or two masters acknowledged at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import kit
@@ -47,15 +48,12 @@ def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
 
 def store(broker: ElectedBroker, *bodies: bytes) -> None:
     """Store messages; each must be acknowledged."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         for body in bodies:
             kit.eventually(
                 lambda body=body: kit.send(connection, TOPIC, body).code == Answer.SUCCESS,  # type: ignore[misc]
                 timeout=LIMIT_S,
             )
-    finally:
-        connection.close()
 
 
 def refusal(broker: ElectedBroker) -> str:
@@ -78,12 +76,9 @@ def refusal(broker: ElectedBroker) -> str:
 
 def bodies(broker: ElectedBroker, count: int) -> list[bytes]:
     """Return the messages of a broker."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         kit.wait_for_queue(connection, TOPIC, count, timeout=LIMIT_S)
         found = kit.read_queue(connection, "readers", TOPIC, count, timeout=LIMIT_S)
-    finally:
-        connection.close()
     return [message.body for message in found]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import closing
 
 import kit
 import messages
@@ -69,12 +70,9 @@ async def test_a_broker_that_stays_busy_is_given_up(busy: int, code: int) -> Non
     await broker.start()
 
     def send() -> int:
-        connection = connect(broker.address)
-        try:
+        with closing(connect(broker.address)) as connection:
             header = kit.send_fields("t")
             return messages.send(connection, RequestNumber.SEND_MESSAGE_V2, header, b"x").code
-        finally:
-            connection.close()
 
     try:
         assert await asyncio.to_thread(send) == code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import acl_kit
@@ -86,11 +86,8 @@ def without_signatures_from(address: str, name_server: CometNameServer) -> Itera
 
 def serves(name_server: CometNameServer, source: str) -> bool:
     """Whether a name server responds to a request without signature from an address."""
-    connection = connect(name_server.address, source)
-    try:
+    with closing(connect(name_server.address, source)) as connection:
         return connection.request(Request.GET_BROKER_CLUSTER_INFO).code == 0
-    finally:
-        connection.close()
 
 
 class Broker:
@@ -363,12 +360,9 @@ def test_mqadmin_of_4_9_changes_accounts(broker: Broker, tmp_path: Path) -> None
     finally:
         admin.close()
 
-    ordinary = MqAdmin(tmp_path, "4.9.8")
-    try:
+    with closing(MqAdmin(tmp_path, "4.9.8")) as ordinary:
         printed = ordinary.run(broker.namesrv, "deleteAclConfig", "-b", address, "-a", "clients")
         assert "Need admin permission" in printed.out + printed.err
-    finally:
-        ordinary.close()
     connection = connect(address)
     assert connection.request(Request.GET_MAX_OFFSET, {"topic": ALLOWED, "queueId": 0}).code == 1
     connection.close()

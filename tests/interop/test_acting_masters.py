@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,11 +118,8 @@ def create_topic(broker: Broker, namesrv: str) -> None:
 
 
 def end(broker: Broker, topic: str, queue: int) -> int:
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         return kit.max_offset(connection, topic, queue)
-    finally:
-        connection.close()
 
 
 def delivered(broker: Broker) -> Counter[str]:
@@ -142,11 +139,8 @@ def delivered(broker: Broker) -> Counter[str]:
 
 def schedule_offset(broker: Broker) -> int:
     """How many messages of the level a broker has delivered, or a slave for it."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         table = kit.ok(connection.request(Request.GET_ALL_DELAY_OFFSET)).json()["offsetTable"]
-    finally:
-        connection.close()
     return {int(level): offset for level, offset in table.items()}.get(LEVEL, 0)
 
 
@@ -161,8 +155,7 @@ def test_what_is_due_goes_to_the_other_broker_and_not_to_consumers_twice(
 ) -> None:
     with running(namesrv, master, slave, other, tmp_path) as group:
         create_topic(group.master, group.namesrv)
-        java = Client(JAVA_53, group.namesrv, tmp_path)
-        try:
+        with closing(Client(JAVA_53, group.namesrv, tmp_path)) as java:
             java.main.ask(
                 "transaction",
                 group="shop",
@@ -193,8 +186,6 @@ def test_what_is_due_goes_to_the_other_broker_and_not_to_consumers_twice(
             kit.store(connection, TOPIC, b"later", properties={"DELAY": "1"})
             connection.close()
             kit.eventually(lambda: delivered(group.master), timeout=WAIT_S, pause=0.5)
-        finally:
-            java.close()
         assert delivered(group.master) == Counter(["later"])
         found = delivered(group.other)
         if other != COMET:  # RocketMQ delivers again what it checks again
@@ -207,13 +198,11 @@ def test_what_is_due_goes_to_the_other_broker_and_not_to_consumers_twice(
 @pytest.mark.timeout(300)
 def test_requests_for_the_version_of_the_topics_are_heartbeats(tmp_path: Path) -> None:
     """RocketMQ's brokers send them each second, unless compatibleWithOldNameSrv=false."""
-    names = CometNameServer(tmp_path / "namesrv", NAME_SERVER)
-    names.start()
-    broker = RealBroker(
-        JAVA, tmp_path / "broker", names.address, store=tmp_path / "store", settings=OTHER
-    )
-    try:
-        broker.start()
+    stored = {"store": tmp_path / "store", "settings": OTHER}
+    with (
+        CometNameServer(tmp_path / "namesrv", NAME_SERVER) as names,
+        RealBroker(JAVA, tmp_path / "broker", names.address, **stored) as broker,
+    ):
         deadline = time.monotonic() + SILENCE_S + SCAN_S + 5.0
         while time.monotonic() < deadline:
             assert broker.address in registered_brokers(names.address).values()
@@ -224,6 +213,3 @@ def test_requests_for_the_version_of_the_topics_are_heartbeats(tmp_path: Path) -
             lambda: broker.address not in registered_brokers(names.address).values(),
             timeout=WAIT_S,
         )
-    finally:
-        broker.kill()
-        names.kill()

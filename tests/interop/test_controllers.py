@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import closing
 from pathlib import Path
 
 import kit
@@ -39,23 +40,17 @@ OF_THE_PROCESS = {
 
 def store(broker: ElectedBroker, first: int) -> None:
     """Store `COUNT` messages; each must be acknowledged."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         for number in range(first, first + COUNT):
             stored = kit.send(connection, TOPIC, b"%d" % number)
             assert stored.code == Answer.SUCCESS, stored
-    finally:
-        connection.close()
 
 
 def check(broker: ElectedBroker, count: int) -> None:
     """Read all messages of a master: they are there once, in their order."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         kit.wait_for_queue(connection, TOPIC, count, timeout=60.0)
         found = kit.read_queue(connection, "readers", TOPIC, count, timeout=60.0)
-    finally:
-        connection.close()
     assert [message.body for message in found] == [b"%d" % number for number in range(count)]
 
 
@@ -111,8 +106,7 @@ def test_mqadmin_shows_the_in_sync_set_and_elects(tmp_path: Path) -> None:
     with running_elected(COMET, (COMET, COMET), tmp_path, allAckInSyncStateSet=True) as cluster:
         first, second = cluster.brokers
         cluster.await_in_sync(2)
-        admin = MqAdmin(tmp_path / "admin", JAVA)
-        try:
+        with closing(MqAdmin(tmp_path / "admin", JAVA)) as admin:
             shown = admin.run("", "getSyncStateSet", "-a", cluster.controller.address, "-b", NAME)
             assert f"brokerAddress='{first.address}'" in shown.out.replace('"', "'"), shown
             assert "MasterEpoch" in shown.out, shown
@@ -129,8 +123,6 @@ def test_mqadmin_shows_the_in_sync_set_and_elects(tmp_path: Path) -> None:
             assert cluster.await_master(other_than=first) is second, shown
             cluster.await_in_sync(2)
             check_settings(cluster, admin, tmp_path / "controller" / "controller.conf")
-        finally:
-            admin.close()
 
 
 def ours(*words: str) -> tuple[int, str]:
@@ -152,8 +144,7 @@ def test_our_mqadmin_prints_the_same_and_elects(tmp_path: Path) -> None:
         first, second = cluster.brokers
         cluster.await_in_sync(2)
         controller = ("-a", cluster.controller.address)
-        admin = MqAdmin(tmp_path / "admin", JAVA)
-        try:
+        with closing(MqAdmin(tmp_path / "admin", JAVA)) as admin:
             for words in (
                 ("getSyncStateSet", *controller, "-b", NAME),
                 ("getSyncStateSet", *controller, "-c", CLUSTER),
@@ -176,8 +167,6 @@ def test_our_mqadmin_prints_the_same_and_elects(tmp_path: Path) -> None:
                 here, there = map(lines, (mine, theirs.out))
                 # Java prints settings in the order of a hash table.
                 assert sorted(here) == sorted(there), words
-        finally:
-            admin.close()
         elected = ("-b", "2", "-bn", NAME, "-c", CLUSTER)
         code, shown_text = ours("electMaster", *controller, *elected)
         assert cluster.await_master(other_than=first) is second, shown_text

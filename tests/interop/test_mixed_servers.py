@@ -7,7 +7,7 @@ of name server, and notice when ours leaves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,21 +106,15 @@ def create_topic(broker: str) -> None:
 
 
 def brokers_of_topic(namesrv: str) -> set[str]:
-    connection = connect(namesrv)
-    try:
+    with closing(connect(namesrv)) as connection:
         answer = kit.ok(connection.request(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}))
         return {broker["brokerName"] for broker in answer.json()["brokerDatas"]}
-    finally:
-        connection.close()
 
 
 def stored(broker: str) -> int:
     """How many messages the broker has of the topic."""
-    connection = connect(broker)
-    try:
+    with closing(connect(broker)) as connection:
         return sum(kit.max_offset(connection, TOPIC, queue) for queue in range(2))
-    finally:
-        connection.close()
 
 
 def test_clients_use_both_brokers_and_notice_when_ours_leaves(mixed: Mixed) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -315,16 +316,11 @@ def run_anew(
 
 def run_once(admin: MqAdmin, kind: str, folder: Path) -> tuple[Printouts, dict[str, str]]:
     """Run the script on a cluster in a folder; give the printouts and the cluster's values."""
-    cluster = Cluster(kind, folder, REFERENCE_SETTINGS if kind == REFERENCE else None)
-    try:
-        cluster.start()
-        acts = Acts(cluster, folder / "clients")
-        try:
-            return run_script(admin, acts), acts.values
-        finally:
-            acts.close()
-    finally:
-        cluster.remove()
+    with (
+        Cluster(kind, folder, REFERENCE_SETTINGS if kind == REFERENCE else None) as cluster,
+        closing(Acts(cluster, folder / "clients")) as acts,
+    ):
+        return run_script(admin, acts), acts.values
 
 
 def table(text: str, separator: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,12 +173,9 @@ def run_all(version: str, folders: pytest.TempPathFactory) -> Run:
     admin = MqAdmin(folders.mktemp("mqadmin"), version)
     try:
         cluster.start()
-        scene = Scene(split_address(cluster.namesrv))
-        try:
+        with closing(Scene(split_address(cluster.namesrv))) as scene:
             scene.make()
             return run_in(scene, admin, cluster, version, folders.mktemp("files"))
-        finally:
-            scene.close()
     finally:
         admin.close()
         cluster.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import kit
@@ -42,21 +43,15 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def create_topic(broker: str, topic: str) -> None:
-    connection = connect(broker)
-    try:
+    with closing(connect(broker)) as connection:
         kit.ok(kit.create_topic(connection, topic, read=3, write=3))
-    finally:
-        connection.close()
 
 
 def topics_at(namesrv: str) -> list[str]:
-    connection = connect(namesrv)
-    try:
+    with closing(connect(namesrv)) as connection:
         answer = kit.ok(connection.request(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         topics: list[str] = answer.json()["topicList"]
         return topics
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -73,11 +68,9 @@ def topics_at(namesrv: str) -> list[str]:
 def test_a_real_broker_registers_here_and_leaves(
     version: str, settings: Settings, namesrv: str, tmp_path: Path
 ) -> None:
-    broker = RealBroker(
+    with RealBroker(
         version, tmp_path / "broker", namesrv, store=tmp_path / "store", settings=settings
-    )
-    try:
-        broker.start()
+    ) as broker:
         assert registered_brokers(namesrv) == {BROKER_NAME: broker.address}
         expected = {"TBW102", "BenchmarkTest", CLUSTER, BROKER_NAME}
         kit.eventually(lambda: expected <= set(topics_at(namesrv)), timeout=120)
@@ -87,23 +80,17 @@ def test_a_real_broker_registers_here_and_leaves(
         broker.stop()
         kit.eventually(lambda: not registered_brokers(namesrv), timeout=120)
         assert topics_at(namesrv) == []
-    finally:
-        broker.kill()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_real_broker_that_is_killed_is_forgotten_at_once(
     version: str, namesrv: str, tmp_path: Path
 ) -> None:
-    broker = RealBroker(
+    with RealBroker(
         version, tmp_path / "broker", namesrv, store=tmp_path / "store", settings={}
-    )
-    try:
-        broker.start()
+    ) as broker:
         broker.kill()
         kit.eventually(lambda: not registered_brokers(namesrv), timeout=120)
-    finally:
-        broker.kill()
 
 
 def test_our_broker_registers_at_real_name_servers_and_ours_at_once(
@@ -177,8 +164,5 @@ def test_our_broker_registers_tables_of_any_size_at_real_name_servers(
 
 
 def known(namesrv: str, topic: str) -> bool:
-    connection = connect(namesrv)
-    try:
+    with closing(connect(namesrv)) as connection:
         return has_route(connection, topic)
-    finally:
-        connection.close()

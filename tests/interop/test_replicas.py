@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import kit
@@ -26,8 +27,7 @@ def test_a_consumer_changes_to_the_slave_and_back(pair: Pair, kind: Kind, tmp_pa
     broker = connect(pair.master.broker)
     topic, group = new_topic(pair.master, broker), new_group(pair.master, broker)
     broker.close()
-    client = Client(kind, pair.master.namesrv, tmp_path)
-    try:
+    with closing(Client(kind, pair.master.namesrv, tmp_path)) as client:
         client.send(topic, [{"body": body} for body in MESSAGES])
         pair.await_copy([topic])
         pair.await_tables(topic, group)
@@ -40,8 +40,6 @@ def test_a_consumer_changes_to_the_slave_and_back(pair: Pair, kind: Kind, tmp_pa
         members.wait_for([*MESSAGES, "after"])
         assert sorted(set(members.bodies())) == sorted([*MESSAGES, "after"])
         members.stop()
-    finally:
-        client.close()
 
 
 def sent(client: Client, topic: str) -> bool:

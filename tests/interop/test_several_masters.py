@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -187,23 +187,22 @@ def in_order(group: Group, shard: str) -> bool:
 def test_producers_go_on_at_the_other_master_and_consumers_catch_up(
     kind: Kind, tmp_path: Path
 ) -> None:
-    with running(tmp_path) as masters:
-        client = Client(kind, masters.namesrv, tmp_path)
-        try:
-            group = client.group("G", TOPIC, members=1)
-            with Load(client) as load:
-                for name in NAMES:
-                    load.more(MORE, name)
-                masters.brokers["broker-a"].kill()
-                load.more(4 * MORE, "broker-b")
-                masters.start_broker("broker-a")
-                load.more(MORE, "broker-a")
-                load.end()
-                group.wait_for(body for body, _ in load.acknowledged)
-            load.report(f"{kind}: one of two masters killed", group)
-            assert load.failed == []
-        finally:
-            client.close()
+    with (
+        running(tmp_path) as masters,
+        closing(Client(kind, masters.namesrv, tmp_path)) as client,
+    ):
+        group = client.group("G", TOPIC, members=1)
+        with Load(client) as load:
+            for name in NAMES:
+                load.more(MORE, name)
+            masters.brokers["broker-a"].kill()
+            load.more(4 * MORE, "broker-b")
+            masters.start_broker("broker-a")
+            load.more(MORE, "broker-a")
+            load.end()
+            group.wait_for(body for body, _ in load.acknowledged)
+        load.report(f"{kind}: one of two masters killed", group)
+        assert load.failed == []
 
 
 @pytest.mark.long
@@ -252,21 +251,20 @@ def test_a_rolling_upgrade_fails_no_send_and_loses_nothing(kind: Kind, tmp_path:
     The next broker is stopped when the producer sends to the one before again, as the page on
     replication says: Java's has only the brokers of its last route.
     """
-    with running(tmp_path, "interpreted") as masters:
-        client = Client(kind, masters.namesrv, tmp_path)
-        try:
-            group = client.group("G", TOPIC, members=1)
-            with Load(client) as load:
-                for build in ("compiled", "interpreted"):
-                    for name in NAMES:
-                        load.more(MORE, name)
-                        masters.brokers[name].stop()
-                        load.more(MORE)
-                        masters.start_broker(name, build)
-                        load.more(MORE, name)
-                load.end()
-                group.wait_for(body for body, _ in load.acknowledged)
-            load.report(f"{kind}: rolling upgrade", group)
-            assert load.failed == []
-        finally:
-            client.close()
+    with (
+        running(tmp_path, "interpreted") as masters,
+        closing(Client(kind, masters.namesrv, tmp_path)) as client,
+    ):
+        group = client.group("G", TOPIC, members=1)
+        with Load(client) as load:
+            for build in ("compiled", "interpreted"):
+                for name in NAMES:
+                    load.more(MORE, name)
+                    masters.brokers[name].stop()
+                    load.more(MORE)
+                    masters.start_broker(name, build)
+                    load.more(MORE, name)
+            load.end()
+            group.wait_for(body for body, _ in load.acknowledged)
+        load.report(f"{kind}: rolling upgrade", group)
+        assert load.failed == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +52,8 @@ class Registered:
         self.process.wait_until(lambda: self._is_registered(namesrv), "registration", WAIT_S)
 
     def _is_registered(self, namesrv: str) -> bool:
-        connection = connect(namesrv)
-        try:
+        with closing(connect(namesrv)) as connection:
             table = kit.ok(connection.request(Request.GET_BROKER_CLUSTER_INFO)).json()
-        finally:
-            connection.close()
         return any(
             self.address in data["brokerAddrs"].values()
             for data in table["brokerAddrTable"].values()
@@ -122,22 +119,16 @@ class Pair:
         """Wait until the replica has copied a topic and a group; RocketMQ 5 does once a minute."""
 
         def has_copied() -> bool:
-            connection = connect(self.replica.address)
-            try:
+            with closing(connect(self.replica.address)) as connection:
                 has_topic = kit.topic_config(connection, topic) is not None
                 return has_topic and kit.group_config(connection, group) is not None
-            finally:
-                connection.close()
 
         kit.eventually(has_copied, timeout=WAIT_S, pause=LOOK_S)
 
 
 def _ends(address: str, queues: Iterable[tuple[str, int]]) -> list[int]:
-    connection = connect(address)
-    try:
+    with closing(connect(address)) as connection:
         return [kit.max_offset(connection, topic, queue) for topic, queue in queues]
-    finally:
-        connection.close()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from statistics import median
 from typing import NamedTuple
 
@@ -134,11 +135,8 @@ def await_sends_to(cluster: ElectedCluster, old: ElectedBroker) -> None:
 
 def stored(broker: ElectedBroker) -> int:
     """The messages of the topic at a broker."""
-    connection = connect(broker.address)
-    try:
+    with closing(connect(broker.address)) as connection:
         return sum(kit.max_offset(connection, TOPIC, queue) for queue in range(4))
-    finally:
-        connection.close()
 
 
 class Times(NamedTuple):

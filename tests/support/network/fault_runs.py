@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -108,15 +108,11 @@ def run(
         network = Network(layout.hosts, seed=seed)
     except NoNetworkError as error:
         pytest.skip(f"needs network namespaces: {error}")
-    with network:
-        machines = layout(network, folder)
-        try:
-            machines.start()
-            row = machines.clients.run(
-                lambda: asyncio.run(_suffer(machines, clients, fault)), 2 * LIMIT_S
-            )
-        finally:
-            machines.close()
+    with network, closing(layout(network, folder)) as machines:
+        machines.start()
+        row = machines.clients.run(
+            lambda: asyncio.run(_suffer(machines, clients, fault)), 2 * LIMIT_S
+        )
     request.node.user_properties += asdict(row).items()
     return row
 

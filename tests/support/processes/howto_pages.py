@@ -19,7 +19,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, SendStatus, StartFrom
@@ -178,11 +178,8 @@ def following(
     ports: Mapping[str, int] | None = None,
 ) -> Iterator[Guide]:
     """Follow a page, and kill its servers at the end; see `Guide`."""
-    guide = Guide(name, folder, name_servers=name_servers, ports=ports)
-    try:
+    with closing(Guide(name, folder, name_servers=name_servers, ports=ports)) as guide:
         yield guide
-    finally:
-        guide.close()
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,8 @@ def marks(path: Path) -> Iterator[SqliteMarks]:
 
 
 def rows(path: Path, table: str = "bookings") -> list[str]:
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         return [str(row[0]) for row in connection.execute(f"SELECT * FROM {table}")]
-    finally:
-        connection.close()
 
 
 def book(message: StoredMessage, transaction: SqliteTransaction) -> None:

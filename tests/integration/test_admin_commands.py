@@ -33,6 +33,7 @@ from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
+from support.checks.waiting import wait_until
 from support.processes import forks
 
 RUNNER = CliRunner(
@@ -115,10 +116,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                 group=ONLINE,
                 start_from=StartFrom.FIRST,
                 trace=True,
+                persist_ms=100,
                 subscriptions={TOPIC: "*"},
                 handler=lambda message: consumed.release(),
             ) as consumer:
                 assert all(consumed.acquire(timeout=WAIT_S) for _ in range(SENT))
+                wait_until(
+                    lambda: sum(filter(None, admin.committed(ONLINE, TOPIC).values())) == SENT
+                )
                 queue = receipts[0].queue
                 admin.reset_to_offset(GROUP, queue, 1)
                 (folder / "password").write_text("a secret of an account\n")

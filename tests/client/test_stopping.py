@@ -29,7 +29,7 @@ from cometmq.model.errors import RemotingError, ResponseError
 from support.brokers.clusters import COMET
 from support.checks.waiting import WAIT_S, until
 from support.clients.consumer_inputs import MemoryOffsets, from_the_first
-from support.clients.recording_handlers import Seen
+from support.clients.recording_handlers import Seen, Waits
 
 HANGS_S = 60.0
 """What takes so long hangs."""
@@ -42,30 +42,13 @@ async def send(producer: Producer, topic: str, count: int) -> None:
     )
 
 
-class Stuck:
-    """A handler that ends only once it may, and says how far it came."""
-
-    def __init__(self) -> None:
-        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-        self.ended = self.cancelled = False
-
-    async def __call__(self, message: StoredMessage) -> None:
-        self.begun.set()
-        try:
-            await self.may_end.wait()
-            self.ended = True
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-
-
 async def start_with_a_message(
-    consumer: PushConsumer, stuck: Stuck, producer: Producer, topic: str
+    consumer: PushConsumer, stuck: Waits, producer: Producer, topic: str
 ) -> None:
     """Send a message, start a consumer, and wait until its handler has begun with it."""
     await producer.send(Message(topic=topic, body=b"x"))
     await consumer.start()
-    await stuck.begun.wait()
+    await stuck.count(1)
 
 
 def has_seen(seen: Seen, count: int) -> bool:
@@ -108,7 +91,7 @@ async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_goo
 async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck = Stuck()
+    stuck = Waits()
     consumer = PushConsumer(name_servers, handler=stuck, **from_the_first(group, topic))
     await start_with_a_message(consumer, stuck, producer, topic)
     asyncio.get_running_loop().call_later(0.2, stuck.may_end.set)
@@ -123,7 +106,7 @@ async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(
 async def test_a_handler_that_never_ends_is_cancelled_after_the_time_for_a_stop(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck, again = Stuck(), Seen()
+    stuck, again = Waits(), Seen()
     options = from_the_first(group, topic)
     consumer = PushConsumer(name_servers, handler=stuck, stop_ms=200, **options)
     await start_with_a_message(consumer, stuck, producer, topic)
@@ -198,11 +181,11 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_consumed(
 async def test_a_close_in_a_handler_leaves_other_handlers_their_time(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck, closed = Stuck(), asyncio.Event()
+    stuck, closed = Waits(), asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:
         if message.body == b"close":
-            await stuck.begun.wait()
+            await stuck.count(1)
             await consumer.close()
             closed.set()
         else:
@@ -222,7 +205,7 @@ async def test_a_close_in_a_handler_leaves_other_handlers_their_time(
 async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck, again = Stuck(), Seen()
+    stuck, again = Waits(), Seen()
     options = from_the_first(group, topic)
     consumer = PushConsumer(name_servers, handler=stuck, stop_ms=LONG_MS, **options)
     await start_with_a_message(consumer, stuck, producer, topic)
@@ -237,7 +220,7 @@ async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_agai
 async def test_a_hard_stop_cuts_a_stop_in_good_order_short(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck = Stuck()
+    stuck = Waits()
     consumer = PushConsumer(
         name_servers, handler=stuck, stop_ms=LONG_MS, **from_the_first(group, topic)
     )
@@ -252,7 +235,7 @@ async def test_a_hard_stop_cuts_a_stop_in_good_order_short(
 async def test_cancelling_a_stop_stops_the_waiting_and_not_the_stopping(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    stuck = Stuck()
+    stuck = Waits()
     consumer = PushConsumer(name_servers, handler=stuck, **from_the_first(group, topic))
     await start_with_a_message(consumer, stuck, producer, topic)
     closing = asyncio.create_task(consumer.close())
@@ -364,7 +347,7 @@ async def test_a_pull_consumer_reports_a_store_that_fails_once_and_ends(
 async def test_a_hard_stop_leaves_no_task(
     name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
 ) -> None:
-    before, stuck = asyncio.all_tasks(), Stuck()
+    before, stuck = asyncio.all_tasks(), Waits()
     consumer = PushConsumer(
         name_servers, handler=stuck, ordered=ordered, trace=True, **from_the_first(group, topic)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 from cometmq.model.message import StoredMessage
 from support.checks.waiting import WAIT_S, Changes
@@ -39,6 +41,29 @@ class Seen(Changes):
     async def count(self, number: int, *, timeout: float = WAIT_S) -> None:
         """Wait until so many messages came."""
         await self.until(lambda: len(self.messages) >= number, timeout=timeout)
+
+
+class Waits(Seen):
+    """A handler that returns a result, or raises an error, when the test lets it."""
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.ended = self.cancelled = False
+        self._result = result
+
+    async def __call__(self, message: StoredMessage) -> Any:
+        """Handle a message."""
+        self.add(message)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        self.ended = True
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
 
 class FailsAtFirst(Seen):

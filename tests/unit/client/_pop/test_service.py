@@ -101,13 +101,16 @@ class Rig:
         await self.service.stop(grace_s=0)
 
 
+Rigs = Callable[..., Rig]
+
+
 def tried(offset: int, times: int) -> StoredMessage:
     message = stored(offset)
     message.reconsume_times = times
     return message
 
 
-async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Callable[..., Rig]) -> None:
+async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         await asyncio.sleep(0)
 
@@ -122,7 +125,7 @@ async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Callable[..., R
 
 @pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
 async def test_further_messages_are_handled_after_an_acknowledgement_raised(
-    rigs: Callable[..., Rig], failure: BaseException, caplog: pytest.LogCaptureFixture
+    rigs: Rigs, failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: StoredMessage) -> None:
         await asyncio.sleep(0)
@@ -136,9 +139,7 @@ async def test_further_messages_are_handled_after_an_acknowledgement_raised(
     assert "worker failed, item dropped" in caplog.text
 
 
-async def test_rates_are_counted_by_the_topic_as_brokers_know_it(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_rates_are_counted_by_the_topic_as_brokers_know_it(rigs: Rigs) -> None:
     """Running info lists topics by these names."""
 
     async def fail(message: StoredMessage) -> None:
@@ -153,7 +154,7 @@ async def test_rates_are_counted_by_the_topic_as_brokers_know_it(
     assert rig.statistics.status("shop%orders").consume_failed_msgs == 1
 
 
-async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., Rig]) -> None:
+async def test_what_failed_is_put_off_for_longer_each_time(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         raise ValueError
 
@@ -165,9 +166,7 @@ async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., R
     assert rig.broker.acked == []
 
 
-async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(rigs: Rigs) -> None:
     async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
         context.done, context.delay_level = 1, 2
         return Consumed.SUCCESS
@@ -180,9 +179,7 @@ async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
     assert sorted(rig.broker.nacked) == [(1, 60), (2, 60)]
 
 
-async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         raise ConsumeLater(delay=timedelta(seconds=7.5))
 
@@ -193,9 +190,7 @@ async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(
     assert rig.broker.nacked == [(0, 7.5)]
 
 
-async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_what_failed_too_often_is_given_up_and_then_acknowledged(rigs: Rigs) -> None:
     error = ValueError("never")
 
     async def handle(message: StoredMessage) -> None:
@@ -210,7 +205,7 @@ async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
     assert rig.broker.nacked == [(0, 30)]
 
 
-async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Callable[..., Rig]) -> None:
+async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Rigs) -> None:
     async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
         context.delay_level = -1
         return Consumed.LATER
@@ -224,7 +219,7 @@ async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Callable[...,
     assert rig.broker.acked == []
 
 
-async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[..., Rig]) -> None:
+async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Rigs) -> None:
     seen: list[int] = []
     gate = asyncio.Event()
 
@@ -243,7 +238,7 @@ async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[...
     assert rig.broker.acked == [0, 2]
 
 
-async def test_all_messages_of_one_call_are_of_one_queue(rigs: Callable[..., Rig]) -> None:
+async def test_all_messages_of_one_call_are_of_one_queue(rigs: Rigs) -> None:
     calls: list[tuple[int, list[int]]] = []
 
     async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
@@ -259,7 +254,7 @@ async def test_all_messages_of_one_call_are_of_one_queue(rigs: Callable[..., Rig
     assert sorted(calls) == [(0, [0, 0, 0]), (1, [1, 1])]
 
 
-async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Callable[..., Rig]) -> None:
+async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Rigs) -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:
@@ -278,9 +273,7 @@ async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Callable[...,
     assert rig.broker.nacked == []
 
 
-async def test_messages_that_a_handler_takes_out_of_its_list_are_settled(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_messages_that_a_handler_takes_out_of_its_list_are_settled(rigs: Rigs) -> None:
     async def handle(messages: list[StoredMessage], context: ConsumeContext) -> None:
         while messages:
             if messages.pop().queue_offset == 4:

@@ -108,9 +108,10 @@ class Rig:
         await self.queues.close()
 
 
-async def test_a_queue_is_pulled_from_its_first_offset_once_it_was_taken(
-    rigs: Callable[..., Rig],
-) -> None:
+Rigs = Callable[..., Rig]
+
+
+async def test_a_queue_is_pulled_from_its_first_offset_once_it_was_taken(rigs: Rigs) -> None:
     rig = rigs()
 
     assert await rig.queues.assign(QUEUE)
@@ -119,9 +120,7 @@ async def test_a_queue_is_pulled_from_its_first_offset_once_it_was_taken(
     assert not await rig.queues.assign(QUEUE), "it is taken already"
 
 
-async def test_a_queue_is_not_begun_while_nobody_tells_its_first_offset(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_is_not_begun_while_nobody_tells_its_first_offset(rigs: Rigs) -> None:
     rig = rigs(locks=True)
     rig.first = None
     with pytest.raises(QueueNotFoundError):
@@ -132,7 +131,7 @@ async def test_a_queue_is_not_begun_while_nobody_tells_its_first_offset(
     assert list(rig.queues.assigned(QUEUE.topic)) == []
 
 
-async def test_an_ordered_queue_is_not_begun_without_its_lock(rigs: Callable[..., Rig]) -> None:
+async def test_an_ordered_queue_is_not_begun_without_its_lock(rigs: Rigs) -> None:
     rig = rigs(locks=True)
     rig.broker.grants = False
     assert not await rig.queues.assign(QUEUE)
@@ -142,7 +141,7 @@ async def test_an_ordered_queue_is_not_begun_without_its_lock(rigs: Callable[...
     assert rig.fetched.locked
 
 
-async def test_a_queue_that_is_given_up_is_dropped_and_forgotten(rigs: Callable[..., Rig]) -> None:
+async def test_a_queue_that_is_given_up_is_dropped_and_forgotten(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     fetched = rig.fetched
@@ -155,9 +154,7 @@ async def test_a_queue_that_is_given_up_is_dropped_and_forgotten(rigs: Callable[
     assert rig.queues.queues() == []
 
 
-async def test_an_ordered_queue_is_unlocked_at_once_when_nothing_of_it_is_left(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_an_ordered_queue_is_unlocked_at_once_when_nothing_of_it_is_left(rigs: Rigs) -> None:
     rig = rigs(locks=True, unlock_delay_s=20.0)
     await rig.queues.assign(QUEUE)
 
@@ -167,7 +164,7 @@ async def test_an_ordered_queue_is_unlocked_at_once_when_nothing_of_it_is_left(
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 async def test_a_queue_is_unlocked_even_if_its_offset_cannot_be_kept(
-    rigs: Callable[..., Rig], error: type[BaseException], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = rigs(locks=True)
     rig.store.failure = error("the database is gone")
@@ -178,9 +175,7 @@ async def test_a_queue_is_unlocked_even_if_its_offset_cannot_be_kept(
     assert "the database is gone" in caplog.text
 
 
-async def test_an_ordered_queue_with_messages_left_is_unlocked_after_the_delay(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_an_ordered_queue_with_messages_left_is_unlocked_after_the_delay(rigs: Rigs) -> None:
     """RocketMQ 4.9 waits 20 s; the delay is a setting, and shorter here."""
     rig = rigs(locks=True, unlock_delay_s=0.05)
     await rig.queues.assign(QUEUE)
@@ -194,7 +189,7 @@ async def test_an_ordered_queue_with_messages_left_is_unlocked_after_the_delay(
 
 
 async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     rig = rigs(locks=True)
     await rig.queues.assign(QUEUE)
@@ -212,9 +207,7 @@ async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it
     assert await rig.queues.assign(QUEUE)
 
 
-async def test_an_ordered_queue_is_unlocked_after_the_last_result_is_committed(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_an_ordered_queue_is_unlocked_after_the_last_result_is_committed(rigs: Rigs) -> None:
     rig = rigs(locks=True)
     await rig.queues.assign(QUEUE)
     fetched = rig.fetched
@@ -233,7 +226,7 @@ async def test_an_ordered_queue_is_unlocked_after_the_last_result_is_committed(
     ("other", "kept"), [(None, 9), (7, 9), (9, 9), (12, 12)], ids=["none", "less", "same", "more"]
 )
 async def test_what_a_running_handler_finishes_is_committed_unless_more_is_already(
-    rigs: Callable[..., Rig], *, other: int | None, kept: int
+    rigs: Rigs, *, other: int | None, kept: int
 ) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
@@ -254,7 +247,7 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
 
 
 async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_time(
-    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assigned_queues, "HAND_OVER_S", 0.01)
     monkeypatch.setattr(assigned_queues, "FINISH_S", 0.01)
@@ -271,9 +264,7 @@ async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_t
     assert fetched.committable() is None, "its result counts no more"
 
 
-async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     before = rig.fetched
@@ -288,7 +279,7 @@ async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(
 
 
 async def test_an_ordered_queue_that_is_moved_goes_on_after_the_handler_that_is_at_it(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     rig = rigs(locks=True)
     await rig.queues.assign(QUEUE)
@@ -302,7 +293,7 @@ async def test_an_ordered_queue_that_is_moved_goes_on_after_the_handler_that_is_
     assert rig.broker.unlocked == []
 
 
-async def test_a_move_that_nobody_waits_for_any_more_is_finished(rigs: Callable[..., Rig]) -> None:
+async def test_a_move_that_nobody_waits_for_any_more_is_finished(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     moving = asyncio.create_task(rig.queues.move(QUEUE, QueueOffset(77)))
@@ -316,9 +307,7 @@ async def test_a_move_that_nobody_waits_for_any_more_is_finished(rigs: Callable[
     assert not rig.fetched.dropped
 
 
-async def test_a_queue_is_moved_even_if_its_offset_cannot_be_stored(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_is_moved_even_if_its_offset_cannot_be_stored(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     rig.store.failure = ValueError("the database is gone")
@@ -327,12 +316,12 @@ async def test_a_queue_is_moved_even_if_its_offset_cannot_be_stored(
     assert rig.loops[1].offset == 77
 
 
-async def test_a_queue_that_is_not_owned_cannot_be_moved(rigs: Callable[..., Rig]) -> None:
+async def test_a_queue_that_is_not_owned_cannot_be_moved(rigs: Rigs) -> None:
     assert not await rigs().queues.move(QUEUE, QueueOffset(2))
 
 
 async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_offset(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     rig = rigs(locks=True)
     await rig.queues.assign(QUEUE)
@@ -352,7 +341,7 @@ async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_
 
 
 async def test_cancelling_whoever_gives_a_queue_up_does_not_leave_it_half_given_up(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     rig = rigs(locks=True)
     await rig.queues.assign(QUEUE)
@@ -367,7 +356,7 @@ async def test_cancelling_whoever_gives_a_queue_up_does_not_leave_it_half_given_
     assert rig.broker.unlocked == [QUEUE]
 
 
-async def test_nothing_is_taken_after_the_stop(rigs: Callable[..., Rig]) -> None:
+async def test_nothing_is_taken_after_the_stop(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     await rig.queues.stop_pulling()
@@ -378,7 +367,7 @@ async def test_nothing_is_taken_after_the_stop(rigs: Callable[..., Rig]) -> None
 
 @pytest.mark.parametrize("locks", [False, True])
 async def test_the_queues_of_a_process_that_stood_still_begin_at_the_committed_offset(
-    rigs: Callable[..., Rig], *, locks: bool
+    rigs: Rigs, *, locks: bool
 ) -> None:
     """Another member has committed a higher offset: the one in memory does not replace it."""
     rig = rigs(locks=locks)
@@ -399,7 +388,7 @@ async def test_the_queues_of_a_process_that_stood_still_begin_at_the_committed_o
 
 
 async def test_a_queue_in_doubt_that_another_member_has_consumed_is_released(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
@@ -419,7 +408,7 @@ async def test_a_queue_in_doubt_that_another_member_has_consumed_is_released(
 
 @pytest.mark.parametrize("committed", [None, 3, 9])
 async def test_a_queue_in_doubt_that_only_this_member_has_consumed_is_committed(
-    rigs: Callable[..., Rig], *, committed: int | None
+    rigs: Rigs, *, committed: int | None
 ) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
@@ -435,7 +424,7 @@ async def test_a_queue_in_doubt_that_only_this_member_has_consumed_is_committed(
 
 
 async def test_an_offset_that_cannot_be_read_is_logged_once_until_it_can_be_read(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rigs: Rigs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unreadable(queue: MessageQueue) -> QueueOffset | None:
         raise ConnectError("the broker is away")
@@ -456,9 +445,7 @@ async def test_an_offset_that_cannot_be_read_is_logged_once_until_it_can_be_read
     ] * 2
 
 
-async def test_a_revoked_queue_does_not_lower_what_another_member_has_committed(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_revoked_queue_does_not_lower_what_another_member_has_committed(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     rig.store.update(QUEUE, QueueOffset(9))
@@ -470,7 +457,7 @@ async def test_a_revoked_queue_does_not_lower_what_another_member_has_committed(
 
 
 async def test_a_revoked_queue_is_shown_until_its_handlers_have_ended_and_it_is_committed(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
@@ -490,7 +477,7 @@ async def test_a_revoked_queue_is_shown_until_its_handlers_have_ended_and_it_is_
     assert rig.store.kept == {QUEUE: 6}
 
 
-async def test_a_queue_of_a_deleted_topic_is_not_committed(rigs: Callable[..., Rig]) -> None:
+async def test_a_queue_of_a_deleted_topic_is_not_committed(rigs: Rigs) -> None:
     rig = rigs()
     await rig.queues.assign(QUEUE)
     rig.fetched.topic_missed = True

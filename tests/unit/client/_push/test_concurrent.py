@@ -21,7 +21,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.checks.waiting import until
 from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
-from support.clients.recording_handlers import Seen
+from support.clients.recording_handlers import Seen, Waits
 
 WAIT_S = 60.0
 
@@ -95,23 +95,10 @@ class Rig:
         await self.service.stop(grace_s=0)
 
 
-class Waits(Seen):
-    """A handler that returns when the test lets it."""
-
-    def __init__(self, result: Any = None) -> None:
-        super().__init__()
-        self.may_end = asyncio.Event()
-        self._result = result
-
-    async def __call__(self, message: StoredMessage) -> Any:
-        self.add(message)
-        await self.may_end.wait()
-        return self._result
+Rigs = Callable[..., Rig]
 
 
-async def test_each_message_is_handled_once_and_its_offset_noted(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_each_message_is_handled_once_and_its_offset_noted(rigs: Rigs) -> None:
     seen = Seen()
     rig = rigs(handler=seen)
     rig.fetch(*range(7, 50))
@@ -121,7 +108,7 @@ async def test_each_message_is_handled_once_and_its_offset_noted(
     assert rig.committed == 50
 
 
-async def test_nothing_behind_an_unfinished_message_is_committed(rigs: Callable[..., Rig]) -> None:
+async def test_nothing_behind_an_unfinished_message_is_committed(rigs: Rigs) -> None:
     may_end = {offset: asyncio.Event() for offset in range(3)}
     ended: list[int] = []
 
@@ -143,9 +130,7 @@ async def test_nothing_behind_an_unfinished_message_is_committed(rigs: Callable[
     assert (ended, rig.committed) == ([2, 0, 1], 3)
 
 
-async def test_a_batch_handler_gets_batches_of_at_most_the_size_that_is_set(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_batch_handler_gets_batches_of_at_most_the_size_that_is_set(rigs: Rigs) -> None:
     sizes: list[int] = []
 
     async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
@@ -159,7 +144,7 @@ async def test_a_batch_handler_gets_batches_of_at_most_the_size_that_is_set(
 
 
 async def test_only_the_rest_is_sent_back_when_a_batch_handler_says_how_many_are_done(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
         context.done, context.delay_level = 2, 5
@@ -173,36 +158,26 @@ async def test_only_the_rest_is_sent_back_when_a_batch_handler_says_how_many_are
     assert rig.committed == 4
 
 
-async def test_a_failed_message_is_sent_back_with_its_error(rigs: Callable[..., Rig]) -> None:
-    error = ValueError("no such order")
-
+@pytest.mark.parametrize(
+    ("raised", "level", "has_error"),
+    [(ValueError("no such order"), 0, True), (ConsumeLater(delay_level=7), 7, False)],
+    ids=["error", "level of the handler"],
+)
+async def test_a_failed_message_is_sent_back_with_its_error_or_the_level_its_handler_orders(
+    rigs: Rigs, raised: Exception, level: int, has_error: bool
+) -> None:
     async def handle(message: StoredMessage) -> None:
-        raise error
+        raise raised
 
     rig = rigs(handler=handle)
     rig.fetch(0)
     await rig.empty()
 
-    assert rig.sent_back == [(0, 0, error)]
+    assert rig.sent_back == [(0, level, raised if has_error else None)]
     assert rig.committed == 1
 
 
-async def test_a_message_is_sent_back_with_the_level_its_handler_orders(
-    rigs: Callable[..., Rig],
-) -> None:
-    async def handle(message: StoredMessage) -> None:
-        raise ConsumeLater(delay_level=7)
-
-    rig = rigs(handler=handle)
-    rig.fetch(0)
-    await rig.empty()
-
-    assert rig.sent_back == [(0, 7, None)]
-
-
-async def test_a_message_is_tried_again_here_when_no_broker_takes_it_back(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_message_is_tried_again_here_when_no_broker_takes_it_back(rigs: Rigs) -> None:
     deliveries: list[int] = []
 
     async def handle(message: StoredMessage) -> Consumed:
@@ -221,7 +196,7 @@ async def test_a_message_is_tried_again_here_when_no_broker_takes_it_back(
 
 @pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
 async def test_a_message_is_tried_again_here_when_sending_it_back_raises(
-    rigs: Callable[..., Rig], failure: BaseException
+    rigs: Rigs, failure: BaseException
 ) -> None:
     deliveries: list[int] = []
 
@@ -239,7 +214,7 @@ async def test_a_message_is_tried_again_here_when_sending_it_back_raises(
 
 
 async def test_what_could_not_be_sent_back_holds_up_no_other_message_but_their_commit(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     async def handle(message: StoredMessage) -> Consumed:
         return Consumed.LATER if message.queue_offset == 0 else Consumed.SUCCESS
@@ -251,7 +226,7 @@ async def test_what_could_not_be_sent_back_holds_up_no_other_message_but_their_c
     assert rig.committed == 0
 
 
-async def test_a_failed_broadcast_is_dropped(rigs: Callable[..., Rig]) -> None:
+async def test_a_failed_broadcast_is_dropped(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> Consumed:
         return Consumed.LATER
 
@@ -263,21 +238,11 @@ async def test_a_failed_broadcast_is_dropped(rigs: Callable[..., Rig]) -> None:
     assert rig.sent_back == []
 
 
-async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
-    rigs: Callable[..., Rig],
-) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    ended: list[int] = []
-
-    async def handle(message: StoredMessage) -> Consumed:
-        begun.set()
-        await may_end.wait()
-        ended.append(message.queue_offset)
-        return Consumed.LATER
-
-    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+async def test_a_message_is_sent_back_while_its_handler_takes_too_long(rigs: Rigs) -> None:
+    handler = Waits(Consumed.LATER)
+    rig = rigs(handler=handler, timeout_s=60.0, concurrency=1)
     rig.fetch(0, 1)
-    await begun.wait()
+    await handler.count(1)
     rig.now += 59
     await rig.service.send_back_timed_out()
     assert rig.sent_back == []
@@ -286,14 +251,14 @@ async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
     assert rig.sent_back == [(0, 3, None)]
     assert rig.committed == 1, "it counts as consumed and does not hold up the commit"
 
-    may_end.set()
-    await until(lambda: len(ended) == 2)
+    handler.may_end.set()
+    await handler.count(2)
     await rig.empty()
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1], "sent back once, not twice"
 
 
 async def test_a_failed_message_that_is_being_sent_back_is_not_sent_back_as_late(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -310,7 +275,7 @@ async def test_a_failed_message_that_is_being_sent_back_is_not_sent_back_as_late
 
     rig.service._redelivery = Redelivery(slowly, lambda *_: "none")
     rig.fetch(0)
-    await begun.wait()
+    await until(begun.is_set)
     rig.now += 61
     may_end.set()
     await rig.service.send_back_timed_out()
@@ -320,21 +285,15 @@ async def test_a_failed_message_that_is_being_sent_back_is_not_sent_back_as_late
 
 
 async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_and_no_more(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await may_end.wait()
-        raise ValueError("too late")
-
-    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+    handler = Waits(ValueError("too late"))
+    rig = rigs(handler=handler, timeout_s=60.0, concurrency=1)
     rig.fetch(0)
-    await begun.wait()
+    await handler.count(1)
     rig.now += 61
     await rig.service.send_back_timed_out()
-    may_end.set()
+    handler.may_end.set()
     assert await rig.queue.wait_idle(WAIT_S)
 
     assert rig.sent_back == [(0, 3, None)]
@@ -344,7 +303,7 @@ async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_a
 
 
 async def test_a_store_that_fails_to_update_is_updated_again(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: StoredMessage) -> None:
         """Nothing is wrong with the message."""
@@ -367,14 +326,11 @@ async def test_a_store_that_fails_to_update_is_updated_again(
     assert rig.sent_back == []
 
 
-async def test_a_store_that_fails_for_one_queue_delays_the_offsets_of_no_other(
-    rigs: Callable[..., Rig],
-) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
+async def test_a_store_that_fails_for_one_queue_delays_the_offsets_of_no_other(rigs: Rigs) -> None:
+    may_end = asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:
         if message.queue_offset == 9:
-            begun.set()
             await may_end.wait()
 
     rig = rigs(handler=handle, concurrency=1)
@@ -392,7 +348,6 @@ async def test_a_store_that_fails_for_one_queue_delays_the_offsets_of_no_other(
     batch = other.put([stored(offset) for offset in (7, 8, 9)])
     assert batch is not None
     rig.service.submit(other, batch)
-    await begun.wait()
     await until(lambda: rig.offsets.position(other.queue) == 9)
     may_end.set()
 
@@ -402,14 +357,9 @@ def test_a_loop_that_ends_takes_running_handlers_with_it(hooks: Sequence[Consume
     """As after Ctrl-C, or when the application fails and did not close its consumer."""
 
     async def application() -> None:
-        begun = asyncio.Event()
-
-        async def handle(message: StoredMessage) -> None:
-            begun.set()
-            await asyncio.Event().wait()
-
-        Rig(handler=handle, hooks=hooks).fetch(0, 1, 2)
-        await begun.wait()
+        handler = Waits()
+        Rig(handler=handler, hooks=hooks).fetch(0, 1, 2)
+        await handler.count(1)
         raise KeyError("application")
 
     def run() -> None:
@@ -422,7 +372,7 @@ def test_a_loop_that_ends_takes_running_handlers_with_it(hooks: Sequence[Consume
     assert not thread.is_alive()
 
 
-async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., Rig]) -> None:
+async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Rigs) -> None:
     running = most = 0
     may_end = asyncio.Event()
 
@@ -445,9 +395,7 @@ async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., 
     assert most == 5
 
 
-async def test_fewer_calls_run_at_a_time_once_the_concurrency_was_lowered(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_fewer_calls_run_at_a_time_once_the_concurrency_was_lowered(rigs: Rigs) -> None:
     running: list[int] = []
     gates = {offset: asyncio.Event() for offset in range(20)}
 
@@ -472,9 +420,7 @@ async def test_fewer_calls_run_at_a_time_once_the_concurrency_was_lowered(
     await rig.empty()
 
 
-async def test_plain_handlers_run_in_threads_as_many_as_are_allowed(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_plain_handlers_run_in_threads_as_many_as_are_allowed(rigs: Rigs) -> None:
     together = threading.Barrier(3)
 
     def handle(message: StoredMessage) -> None:
@@ -488,9 +434,7 @@ async def test_plain_handlers_run_in_threads_as_many_as_are_allowed(
     assert rig.sent_back == []
 
 
-async def test_the_loop_gets_its_turns_while_handlers_never_wait(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_the_loop_gets_its_turns_while_handlers_never_wait(rigs: Rigs) -> None:
     loop = asyncio.get_running_loop()
     turns = 0
 
@@ -517,7 +461,7 @@ async def test_the_loop_gets_its_turns_while_handlers_never_wait(
     [(None, False, 1), (Consumed.LATER, False, 0), (None, True, None)],
 )
 async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
-    rigs: Callable[..., Rig], *, result: object, forgotten: bool, committed: int | None
+    rigs: Rigs, *, result: object, forgotten: bool, committed: int | None
 ) -> None:
     handler = Waits(result)
     rig = rigs(handler=handler, concurrency=1)
@@ -535,7 +479,7 @@ async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
     assert rig.sent_back == [], "the next owner gets it"
 
 
-async def test_what_waits_of_a_dropped_queue_holds_up_no_other(rigs: Callable[..., Rig]) -> None:
+async def test_what_waits_of_a_dropped_queue_holds_up_no_other(rigs: Rigs) -> None:
     handler = Waits()
     rig = rigs(handler=handler, concurrency=1)
     rig.fetch(0, 1, 2)
@@ -551,7 +495,7 @@ async def test_what_waits_of_a_dropped_queue_holds_up_no_other(rigs: Callable[..
 
 @pytest.mark.parametrize("result", [None, Consumed.SUCCESS])
 async def test_several_workers_share_a_batch_and_their_calls_are_counted(
-    rigs: Callable[..., Rig], result: object
+    rigs: Rigs, result: object
 ) -> None:
     seen: list[int] = []
 
@@ -569,9 +513,7 @@ async def test_several_workers_share_a_batch_and_their_calls_are_counted(
     assert rig.statistics.status("t").consume_ok_tps == 12 / 60
 
 
-async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(rigs: Rigs) -> None:
     handler = Waits()
     rig = rigs(handler=handler, concurrency=1)
     rig.fetch(0, 1, 2)
@@ -585,33 +527,20 @@ async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(
 
 
 async def test_a_stop_cancels_handlers_that_outlast_its_grace(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun = asyncio.Event()
-    cancelled = False
-
-    async def handle(message: StoredMessage) -> None:
-        nonlocal cancelled
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled = True
-            raise
-
-    rig = rigs(handler=handle)
+    handler = Waits()
+    rig = rigs(handler=handler)
     rig.fetch(0)
-    await begun.wait()
+    await handler.count(1)
     await rig.service.stop(grace_s=0.01)
 
-    assert cancelled
+    assert handler.cancelled
     assert rig.committed is None
     assert "handlers still run and are cancelled group=g calls=1" in caplog.text
 
 
-async def test_a_cancellation_that_the_handler_raises_itself_is_its_failure(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_cancellation_that_the_handler_raises_itself_is_its_failure(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         raise asyncio.CancelledError
 
@@ -632,7 +561,7 @@ class CancellingHook(ConsumeHook):
         raise asyncio.CancelledError
 
 
-async def test_a_cancellation_that_a_hook_raises_changes_nothing(rigs: Callable[..., Rig]) -> None:
+async def test_a_cancellation_that_a_hook_raises_changes_nothing(rigs: Rigs) -> None:
     seen = Seen()
     rig = rigs(handler=seen, hooks=[CancellingHook()])
     rig.fetch(0, 1)
@@ -644,7 +573,7 @@ async def test_a_cancellation_that_a_hook_raises_changes_nothing(rigs: Callable[
 
 @pytest.mark.parametrize("hooks", [(), (ConsumeHook(),)], ids=["fast", "with hooks"])
 async def test_a_handler_that_cancels_its_own_task_has_failed(
-    rigs: Callable[..., Rig], hooks: Sequence[ConsumeHook]
+    rigs: Rigs, hooks: Sequence[ConsumeHook]
 ) -> None:
     seen: list[int] = []
 
@@ -664,9 +593,7 @@ async def test_a_handler_that_cancels_its_own_task_has_failed(
     assert rig.committed == 2
 
 
-async def test_hooks_see_each_call_and_their_errors_change_nothing(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_hooks_see_each_call_and_their_errors_change_nothing(rigs: Rigs) -> None:
     seen: list[tuple[str, object]] = []
 
     class Watch(ConsumeHook):
@@ -693,21 +620,17 @@ async def test_hooks_see_each_call_and_their_errors_change_nothing(
     ]
 
 
-async def test_hooks_see_the_end_of_a_call_that_a_stop_cancels(rigs: Callable[..., Rig]) -> None:
-    begun = asyncio.Event()
+async def test_hooks_see_the_end_of_a_call_that_a_stop_cancels(rigs: Rigs) -> None:
+    handler = Waits()
     seen: list[tuple[ConsumeEnd | None, BaseException | None]] = []
 
     class Watch(ConsumeHook):
         def after(self, context: DeliveryContext) -> None:
             seen.append((context.end, context.error))
 
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    rig = rigs(handler=handle, hooks=[Watch()])
+    rig = rigs(handler=handler, hooks=[Watch()])
     rig.fetch(0)
-    await begun.wait()
+    await handler.count(1)
     await rig.service.stop(grace_s=0)
 
     [(end, error)] = seen
@@ -716,7 +639,7 @@ async def test_hooks_see_the_end_of_a_call_that_a_stop_cancels(rigs: Callable[..
 
 
 async def test_each_failed_delivery_is_one_line_and_each_kind_of_error_one_traceback(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: StoredMessage) -> None:
         if message.queue_offset == 2:
@@ -754,7 +677,7 @@ def test_a_traceback_is_logged_once_a_minute_and_the_kinds_are_bounded() -> None
 
 
 async def test_a_result_without_a_meaning_is_success_and_warned_of_once_for_each_type(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: StoredMessage) -> object:
         return [False, True, "done", None, Consumed.SUCCESS][message.queue_offset]
@@ -773,7 +696,7 @@ async def test_a_result_without_a_meaning_is_success_and_warned_of_once_for_each
 
 @pytest.mark.parametrize("hooked", [False, True])
 async def test_a_result_that_was_not_awaited_or_iterated_is_a_failure(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture, *, hooked: bool
+    rigs: Rigs, caplog: pytest.LogCaptureFixture, *, hooked: bool
 ) -> None:
     async def store() -> None:
         raise AssertionError("nothing awaits it")
@@ -803,7 +726,7 @@ async def test_a_result_that_was_not_awaited_or_iterated_is_a_failure(
     ]
 
 
-async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[..., Rig]) -> None:
+async def test_statistics_count_what_is_done_and_what_failed(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         if message.queue_offset % 2:
             raise ValueError
@@ -822,7 +745,7 @@ async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[...,
 
 @pytest.mark.parametrize("hooks", [[], [ConsumeHook()]], ids=["fast path", "general path"])
 async def test_messages_that_a_handler_takes_out_of_its_list_are_sent_back(
-    rigs: Callable[..., Rig], hooks: list[ConsumeHook]
+    rigs: Rigs, hooks: list[ConsumeHook]
 ) -> None:
     async def handle(messages: list[StoredMessage], context: ConsumeContext) -> None:
         messages.clear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from support.brokers.group_broker import GroupBroker
 from support.brokers.scripted import ScriptedCluster
 from support.checks.waiting import until
 from support.clients.consumer_inputs import QUEUE, MemoryOffsets, stored
-from support.clients.recording_handlers import Seen
+from support.clients.recording_handlers import Seen, Waits
 
 WAIT_S = 60.0
 
@@ -136,7 +137,10 @@ class Rig:
         await self.locks.stop()
 
 
-async def test_messages_are_handled_one_after_the_other_in_order(rigs: Callable[..., Rig]) -> None:
+Rigs = Callable[..., Rig]
+
+
+async def test_messages_are_handled_one_after_the_other_in_order(rigs: Rigs) -> None:
     seen: list[int] = []
     running = 0
 
@@ -158,9 +162,7 @@ async def test_messages_are_handled_one_after_the_other_in_order(rigs: Callable[
     assert rig.committed == 8
 
 
-async def test_a_queue_begins_again_when_messages_come_after_it_was_empty(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_begins_again_when_messages_come_after_it_was_empty(rigs: Rigs) -> None:
     seen = Seen()
     rig = rigs(handler=seen)
     for offset in range(20):
@@ -170,7 +172,7 @@ async def test_a_queue_begins_again_when_messages_come_after_it_was_empty(
     assert rig.committed == 20
 
 
-async def test_a_failed_message_comes_again_before_all_others(rigs: Callable[..., Rig]) -> None:
+async def test_a_failed_message_comes_again_before_all_others(rigs: Rigs) -> None:
     seen: list[tuple[int, int]] = []
 
     async def handle(message: StoredMessage) -> ConsumedInOrder | None:
@@ -189,9 +191,7 @@ async def test_a_failed_message_comes_again_before_all_others(rigs: Callable[...
     assert rig.committed == 3
 
 
-async def test_a_queue_pauses_after_a_failure_for_as_long_as_the_handler_says(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_pauses_after_a_failure_for_as_long_as_the_handler_says(rigs: Rigs) -> None:
     loop = asyncio.get_running_loop()
     times: list[float] = []
 
@@ -209,7 +209,7 @@ async def test_a_queue_pauses_after_a_failure_for_as_long_as_the_handler_says(
     assert times[1] - times[0] == pytest.approx(0.12)
 
 
-async def test_nothing_is_committed_while_a_message_fails(rigs: Callable[..., Rig]) -> None:
+async def test_nothing_is_committed_while_a_message_fails(rigs: Rigs) -> None:
     tries = 0
 
     async def handle(message: StoredMessage) -> None:
@@ -227,7 +227,7 @@ async def test_nothing_is_committed_while_a_message_fails(rigs: Callable[..., Ri
 
 
 async def test_a_message_that_failed_too_often_is_given_up_and_its_queue_goes_on(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     seen: list[int] = []
     error = ValueError("never")
@@ -246,7 +246,7 @@ async def test_a_message_that_failed_too_often_is_given_up_and_its_queue_goes_on
     assert rig.committed == 2
 
 
-async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Callable[..., Rig]) -> None:
+async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         raise ValueError
 
@@ -258,10 +258,12 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Callable
     assert rig.committed is None
 
 
-@pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
-async def test_a_queue_goes_on_after_giving_a_message_up_raised(
-    rigs: Callable[..., Rig], failure: BaseException
+@pytest.mark.parametrize("failure", [None, ValueError(), asyncio.CancelledError()], ids=repr)
+async def test_a_message_is_given_up_when_the_handler_orders_it_and_its_queue_goes_on(
+    rigs: Rigs, failure: BaseException | None
 ) -> None:
+    """At once, even if giving it up raised."""
+
     async def handle(message: StoredMessage) -> None:
         if message.queue_offset == 0:
             raise ConsumeLater(delay_level=-1)
@@ -275,9 +277,7 @@ async def test_a_queue_goes_on_after_giving_a_message_up_raised(
     assert rig.committed == 2
 
 
-async def test_a_queue_goes_on_after_a_handler_cancelled_its_own_task(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_goes_on_after_a_handler_cancelled_its_own_task(rigs: Rigs) -> None:
     seen: list[int] = []
 
     async def handle(message: StoredMessage) -> None:
@@ -296,22 +296,7 @@ async def test_a_queue_goes_on_after_a_handler_cancelled_its_own_task(
     assert rig.committed == 2
 
 
-async def test_a_message_is_given_up_at_once_when_the_handler_orders_a_dead_letter(
-    rigs: Callable[..., Rig],
-) -> None:
-    async def handle(message: StoredMessage) -> None:
-        raise ConsumeLater(delay_level=-1)
-
-    rig = rigs(handler=handle)
-    rig.fetch(0)
-    await rig.empty()
-
-    assert rig.dead == [(0, None)]
-
-
-async def test_messages_stay_open_until_the_handler_commits_them(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_messages_stay_open_until_the_handler_commits_them(rigs: Rigs) -> None:
     commits: list[int | None] = []
 
     async def handle(messages: Sequence[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
@@ -328,9 +313,7 @@ async def test_messages_stay_open_until_the_handler_commits_them(
     assert rig.committed == 4
 
 
-async def test_all_open_messages_come_again_when_the_handler_rolls_back(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_all_open_messages_come_again_when_the_handler_rolls_back(rigs: Rigs) -> None:
     seen: list[int] = []
 
     async def handle(messages: Sequence[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
@@ -348,9 +331,7 @@ async def test_all_open_messages_come_again_when_the_handler_rolls_back(
     assert rig.committed == 3
 
 
-async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(rigs: Rigs) -> None:
     seen = Seen()
     rig = rigs(handler=seen)
     rig.broker.grants = False
@@ -367,7 +348,7 @@ async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
     assert seen.offsets == [0]
 
 
-async def test_a_lock_is_asked_for_again_once_it_is_30_s_old(rigs: Callable[..., Rig]) -> None:
+async def test_a_lock_is_asked_for_again_once_it_is_30_s_old(rigs: Rigs) -> None:
     asked: list[int] = []
 
     async def handle(message: StoredMessage) -> None:
@@ -381,9 +362,7 @@ async def test_a_lock_is_asked_for_again_once_it_is_30_s_old(rigs: Callable[...,
     assert asked == [0, 0, 1]
 
 
-async def test_no_lock_is_needed_when_every_member_reads_all_queues(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_no_lock_is_needed_when_every_member_reads_all_queues(rigs: Rigs) -> None:
     async def handle(message: StoredMessage) -> None:
         rig.now += 31
 
@@ -395,9 +374,7 @@ async def test_no_lock_is_needed_when_every_member_reads_all_queues(
     assert rig.broker.asked == 0
 
 
-async def test_a_queue_lines_up_again_after_its_time_while_others_wait(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_a_queue_lines_up_again_after_its_time_while_others_wait(rigs: Rigs) -> None:
     seen: list[int] = []
 
     async def handle(message: StoredMessage) -> None:
@@ -417,9 +394,7 @@ async def test_a_queue_lines_up_again_after_its_time_while_others_wait(
     assert seen.index(1) < 15, "the second queue did not wait for the end of the first"
 
 
-async def test_no_more_queues_are_consumed_at_a_time_than_are_allowed(
-    rigs: Callable[..., Rig],
-) -> None:
+async def test_no_more_queues_are_consumed_at_a_time_than_are_allowed(rigs: Rigs) -> None:
     running = most = 0
     gate = asyncio.Event()
 
@@ -444,51 +419,35 @@ async def test_no_more_queues_are_consumed_at_a_time_than_are_allowed(
 
 @pytest.mark.parametrize(("seconds", "committed"), [(29, 1), (31, None)])
 async def test_a_running_handler_counts_once_the_queue_was_dropped_if_its_lock_is_held(
-    rigs: Callable[..., Rig], *, seconds: int, committed: int | None
+    rigs: Rigs, *, seconds: int, committed: int | None
 ) -> None:
-    seen: list[int] = []
-    begun, gate = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-        begun.set()
-        await gate.wait()
-
-    rig = rigs(handler=handle)
+    handler = Waits()
+    rig = rigs(handler=handler)
     rig.fetch(0, 1)
-    await begun.wait()
+    await handler.count(1)
     rig.queue.drop()
     rig.now += seconds
-    gate.set()
+    handler.may_end.set()
     await rig.service.stop(grace_s=WAIT_S)
 
-    assert (seen, rig.committed) == ([0], committed)
+    assert (handler.offsets, rig.committed) == ([0], committed)
 
 
-async def test_a_stop_waits_for_the_running_handler_and_begins_no_other(
-    rigs: Callable[..., Rig],
-) -> None:
-    seen: list[int] = []
-    begun, gate = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        seen.append(message.queue_offset)
-        begun.set()
-        await gate.wait()
-
-    rig = rigs(handler=handle)
+async def test_a_stop_waits_for_the_running_handler_and_begins_no_other(rigs: Rigs) -> None:
+    handler = Waits()
+    rig = rigs(handler=handler)
     rig.fetch(0, 1)
-    await begun.wait()
+    await handler.count(1)
     stopping = asyncio.create_task(rig.service.stop(grace_s=WAIT_S))
     await asyncio.sleep(0)
-    gate.set()
+    handler.may_end.set()
     await stopping
 
-    assert (seen, rig.committed) == ([0], 1)
+    assert (handler.offsets, rig.committed) == ([0], 1)
 
 
 async def test_a_queue_whose_plain_handler_was_abandoned_is_not_unlocked_for_others(
-    rigs: Callable[..., Rig],
+    rigs: Rigs,
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
@@ -528,7 +487,7 @@ async def test_waiting_tasks_enter_in_order_and_a_cancelled_one_is_skipped() -> 
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_messages_that_a_handler_takes_out_of_its_list_are_not_lost(
-    rigs: Callable[..., Rig], plain: bool
+    rigs: Rigs, plain: bool
 ) -> None:
     calls: list[list[int]] = []
 
@@ -659,27 +618,31 @@ async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
     await rig.locks.stop()
 
 
-async def test_the_queues_of_a_consumer_are_locked_again_at_once_by_a_broker_that_restarted() -> (
-    None
-):
-    broker = GroupBroker()
+@asynccontextmanager
+async def member(broker: GroupBroker, **options: int) -> AsyncIterator[PushConsumer]:
+    """A running consumer, the only member of its group."""
     async with ScriptedCluster([broker]) as cluster:
-        consumer = PushConsumer(
-            cluster.address, group="g", handler=print, ordered=True, subscriptions={"t": "*"}
-        )
+        wanted = {"subscriptions": {"t": "*"}, "ordered": True, **options}
+        consumer = PushConsumer(cluster.address, group="g", handler=print, **wanted)
         broker.members = [consumer.client_id]
         async with consumer:
-            await broker.until(lambda: len(broker.locked_by) == 2)
-            await consumer.ready()
-            await asyncio.sleep(5.0)  # the first renewal is over, the next one is far
-            broker.locked_by.clear()
-            restarted_s = asyncio.get_running_loop().time()
-            await broker.be_away(0.0)
+            yield consumer
 
-            await broker.until(lambda: len(broker.locked_by) == 2)
 
-            # The first pull that fails is retried after a second, and reconnects.
-            assert asyncio.get_running_loop().time() - restarted_s < 1.5
+async def test_the_queues_of_a_consumer_are_locked_again_at_once_by_a_restarted_broker() -> None:
+    broker = GroupBroker()
+    async with member(broker) as consumer:
+        await broker.until(lambda: len(broker.locked_by) == 2)
+        await consumer.ready()
+        await asyncio.sleep(5.0)  # the first renewal is over, the next one is far
+        broker.locked_by.clear()
+        restarted_s = asyncio.get_running_loop().time()
+        await broker.be_away(0.0)
+
+        await broker.until(lambda: len(broker.locked_by) == 2)
+
+        # The first pull that fails is retried after a second, and reconnects.
+        assert asyncio.get_running_loop().time() - restarted_s < 1.5
 
 
 async def test_a_consumer_that_is_closed_before_its_locks_are_confirmed_leaves_none() -> None:
@@ -717,25 +680,19 @@ async def test_a_queue_whose_lock_is_back_begins_behind_what_another_member_has_
     """While this member had lost the lock, another one may have consumed the queue."""
     broker, queue = GroupBroker(), MessageQueue("t", "a", 0)
     broker.bounds, broker.committed["t", 0] = (0, 100), 5
-    async with ScriptedCluster([broker]) as cluster:
-        consumer = PushConsumer(
-            cluster.address, group="g", handler=print, ordered=True, subscriptions={"t": "*"},
-            hold_ms=100, pull_timeout_ms=200,
-        )  # fmt: skip
-        broker.members = [consumer.client_id]
-        async with consumer:
-            await consumer.ready()
-            await broker.until(lambda: queue in broker.locked_by and bool(broker.pulls))
-            broker.locked_by[queue] = "another"
-            await asyncio.sleep(30.0)  # a renewal is refused
-            if overtaken:
-                broker.committed["t", 0] = 40
-            broker.pulls.clear()
-            broker.commits.clear()
-            del broker.locked_by[queue]
+    async with member(broker, hold_ms=100, pull_timeout_ms=200) as consumer:
+        await consumer.ready()
+        await broker.until(lambda: queue in broker.locked_by and bool(broker.pulls))
+        broker.locked_by[queue] = "another"
+        await asyncio.sleep(30.0)  # a renewal is refused
+        if overtaken:
+            broker.committed["t", 0] = 40
+        broker.pulls.clear()
+        broker.commits.clear()
+        del broker.locked_by[queue]
 
-            await broker.until(lambda: any(pull.queue_id == 0 for pull in broker.pulls))
-            first = next(pull for pull in broker.pulls if pull.queue_id == 0)
+        await broker.until(lambda: any(pull.queue_id == 0 for pull in broker.pulls))
+        first = next(pull for pull in broker.pulls if pull.queue_id == 0)
 
     assert first.queue_offset == (40 if overtaken else 5)
     commits = [each.commit_offset for each in broker.commits if each.queue_id == 0]

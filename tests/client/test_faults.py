@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 
 import pytest
@@ -19,12 +19,14 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.checks.waiting import until
 from support.clients.stream import all_kinds
-from support.network.fault_proxy import Proxied, proxied
+from support.network.fault_proxy import FaultProxy, Proxied, proxied
 from support.runner.tiers import rounds
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
 
+
+Change = Callable[[FaultProxy], Awaitable[None] | None]
 
 JUNK = (
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -69,25 +71,29 @@ async def test_the_stream_goes_on_when_all_connections_are_reset(
         await running.goes_on()
 
 
-@on_links
-async def test_the_stream_goes_on_when_answers_come_late(links: Proxied, group: str) -> None:
-    async with all_kinds(links.address, group) as running:
-        await running.goes_on()
-        links.broker.delay(0.3)
-        await running.goes_on(3)
-        links.broker.delay(0)
-        await running.goes_on()
+FAULTS: dict[str, tuple[Change, int, Change]] = {
+    "answers come late": (lambda link: link.delay(0.3), 0, lambda link: link.delay(0)),
+    "answers come later than anybody waits": (
+        *(lambda link: link.delay(2.2), 1, lambda link: link.delay(0)),
+    ),
+    "silence": (lambda link: link.stall(), 1, lambda link: link.flow()),
+    "refused connections": (lambda link: link.refuse(), 2, lambda link: link.accept()),
+}
+"""What begins a fault of the broker, how many errors it causes at least, and what ends it."""
 
 
 @on_links
-async def test_the_stream_goes_on_when_answers_come_later_than_anybody_waits(
-    links: Proxied, group: str
+@pytest.mark.parametrize(("begin", "errors", "end"), FAULTS.values(), ids=FAULTS)
+async def test_the_stream_goes_on_after_a_fault_of_the_broker(
+    links: Proxied, group: str, begin: Change, errors: int, end: Change
 ) -> None:
     async with all_kinds(links.address, group) as running:
         await running.goes_on()
-        links.broker.delay(2.2)
-        await running.meets_errors(1)
-        links.broker.delay(0)
+        if (beginning := begin(links.broker)) is not None:
+            await beginning
+        await (running.meets_errors(errors) if errors else running.goes_on(3))
+        if (ending := end(links.broker)) is not None:
+            await ending
         await running.goes_on()
 
 
@@ -117,30 +123,6 @@ async def test_the_stream_goes_on_when_answers_are_lost(links: Proxied, group: s
         links.broker.drop_answers(some)
         await links.broker.until(lambda: links.broker.dropped >= 3)
         links.broker.drop_answers(None)
-        await running.goes_on()
-
-
-@on_links
-async def test_the_stream_goes_on_when_the_broker_falls_silent_for_a_while(
-    links: Proxied, group: str
-) -> None:
-    async with all_kinds(links.address, group) as running:
-        await running.goes_on()
-        links.broker.stall()
-        await running.meets_errors(1)
-        links.broker.flow()
-        await running.goes_on()
-
-
-@on_links
-async def test_the_stream_goes_on_when_the_broker_refuses_connections_for_a_while(
-    links: Proxied, group: str
-) -> None:
-    async with all_kinds(links.address, group) as running:
-        await running.goes_on()
-        await links.broker.refuse()
-        await running.meets_errors(2)
-        await links.broker.accept()
         await running.goes_on()
 
 

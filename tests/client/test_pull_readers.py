@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -237,71 +237,59 @@ async def test_closing_ends_every_task_that_waits_and_finishes_nothing(
             assert int((await anext(again)).body) == 0
 
 
-async def test_two_threads_share_the_messages_and_finish_their_own(
-    name_servers: str, queue: MessageQueue
+@pytest.fixture
+def blocked(name_servers: str, queue: MessageQueue) -> Iterator[blocking.PullConsumer]:
+    """The same for threads."""
+    with blocking.PullConsumer(
+        name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=BY_HAND
+    ) as consumer:
+        consumer.assign([queue])
+        yield consumer
+
+
+def test_two_threads_share_the_messages_and_finish_their_own(
+    blocked: blocking.PullConsumer, queue: MessageQueue
 ) -> None:
-    def read() -> None:
-        with blocking.PullConsumer(
-            name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=BY_HAND
-        ) as consumer:
-            consumer.assign([queue])
-            with ThreadPoolExecutor(1) as slow, ThreadPoolExecutor(1) as quick:
-                assert int(slow.submit(next, consumer).result(ENDS_S).body) == 0
-                rest = [int(quick.submit(next, consumer).result(ENDS_S).body) for _ in range(4)]
-                assert rest == [1, 2, 3, 4]
-                quick.submit(consumer.commit).result(ENDS_S)
-                assert consumer.committed(queue) == 0
-                slow.submit(consumer.commit).result(ENDS_S)
-                assert consumer.committed(queue) == 5
-
-    await asyncio.to_thread(read)
+    with ThreadPoolExecutor(1) as slow, ThreadPoolExecutor(1) as quick:
+        assert int(slow.submit(next, blocked).result(ENDS_S).body) == 0
+        rest = [int(quick.submit(next, blocked).result(ENDS_S).body) for _ in range(4)]
+        assert rest == [1, 2, 3, 4]
+        quick.submit(blocked.commit).result(ENDS_S)
+        assert blocked.committed(queue) == 0
+        slow.submit(blocked.commit).result(ENDS_S)
+        assert blocked.committed(queue) == 5
 
 
-async def test_threads_that_iterate_side_by_side_see_every_message_once(
-    name_servers: str, queue: MessageQueue
+def test_threads_that_iterate_side_by_side_see_every_message_once(
+    blocked: blocking.PullConsumer,
 ) -> None:
     seen: list[int] = []
     complete = threading.Event()
 
-    def read() -> None:
-        with blocking.PullConsumer(
-            name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=BY_HAND
-        ) as consumer:
-            consumer.assign([queue])
+    def iterate() -> None:
+        for message in blocked:
+            seen.append(int(message.body))
+            if len(seen) >= COUNT:
+                complete.set()
 
-            def iterate() -> None:
-                for message in consumer:
-                    seen.append(int(message.body))
-                    if len(seen) >= COUNT:
-                        complete.set()
-
-            threads = [threading.Thread(target=iterate) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            assert complete.wait(ENDS_S)
-            consumer.close()
-            for thread in threads:
-                thread.join(ENDS_S)
-                assert not thread.is_alive()
-
-    await asyncio.to_thread(read)
+    threads = [threading.Thread(target=iterate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert complete.wait(ENDS_S)
+    blocked.close()
+    for thread in threads:
+        thread.join(ENDS_S)
+        assert not thread.is_alive()
     assert sorted(seen) == list(range(COUNT))
 
 
-async def test_what_a_thread_had_in_hand_when_it_ended_is_handed_out_again(
-    name_servers: str, queue: MessageQueue
+def test_what_a_thread_had_in_hand_when_it_ended_is_handed_out_again(
+    blocked: blocking.PullConsumer,
 ) -> None:
-    def read() -> None:
-        with blocking.PullConsumer(
-            name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=BY_HAND
-        ) as consumer:
-            consumer.assign([queue])
-            ended = threading.Thread(target=next, args=(consumer,))
-            ended.start()
-            ended.join(ENDS_S)
-            assert int(next(consumer).body) == 0
-
-    await asyncio.to_thread(read)
+    ended = threading.Thread(target=next, args=(blocked,))
+    ended.start()
+    ended.join(ENDS_S)
+    assert int(next(blocked).body) == 0
 
 
 async def test_a_commit_by_another_task_is_refused_while_several_read(

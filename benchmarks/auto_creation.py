@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import time
@@ -32,7 +31,6 @@ from cometmq.protocol.codes import RequestCode  # noqa: E402
 from cometmq.remoting import RemotingClient  # noqa: E402
 from support.processes.server import Standalone  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 COUNTS = (1_000, 2_000, 4_000, 10_000)
 CONNECTIONS = (1, 32)
 FIELDS = {"a": "p", "c": "TBW102", "d": "4", "e": "0", "f": "0", "h": "0"}
@@ -68,10 +66,7 @@ def main() -> None:
         "Topics that sends create", {"load": load}, rounds=asked.rounds, noise=watch.noise
     )
     lines = [*head, *_table(rows)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN:
-        (RESULTS / "auto-creation.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "auto-creation.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report("auto-creation", lines, rows, whole=asked.rounds >= ROUNDS_MIN)
 
 
 def _measure(folder: Path, count: int, connections: int) -> Figures:

@@ -19,14 +19,13 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
 import machine
@@ -37,7 +36,6 @@ sys.path[:0] = [str(TESTS)]
 from support.processes.server import Standalone  # noqa: E402
 from support.stores.scheduled_messages import Journey, Wire, frames_of, journeys  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 MESSAGES, LEVELS, QUEUES = 100_000, 10, 4
 TOPIC = "later"
@@ -72,11 +70,7 @@ def main() -> None:
                     print(f"{load} {flush}: {row['max'][-1]:.3f} s", flush=True)
                 rows.append(row)
     lines = [*_head(asked, watch.noise), *_table(rows, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "delay.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "delay.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report("delay", lines, rows, whole=asked.rounds >= ROUNDS_MIN)
 
 
 def _arguments() -> argparse.Namespace:
@@ -193,16 +187,12 @@ def _table(rows: Sequence[dict[str, Any]], noise: machine.Noise) -> list[str]:
             verdict = f"≤ {TARGET_S:g} no verdict"
         else:
             verdict = f"≤ {TARGET_S:g} " + ("met" if max(latest) <= TARGET_S else "missed")
-        cells = [_cell(row[name], ".3f") for name in ("p50", "p99", "max")]
+        cells = [machine.cell(row[name], ".3f") for name in ("p50", "p99", "max")]
         lines.append(
             f"| {row['load']} | {row['flush']} | {' | '.join(cells)} | {verdict}"
-            f" | {_cell(row['rate'], ',.0f')} | {_cell(row['twice'], ',.0f')} |"
+            f" | {machine.cell(row['rate'], ',.0f')} | {machine.cell(row['twice'], ',.0f')} |"
         )
     return lines
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    return f"{median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -25,7 +24,6 @@ from statistics import median
 
 import machine
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 ROUNDS_MIN = 15
 """Fewer rounds write no result file."""
 LIMIT_MS = 20.0
@@ -50,10 +48,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     lines = [*_head(asked.rounds, watch.noise), *_table(rows)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN:
-        (RESULTS / "entry-points.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "entry-points.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report("entry-points", lines, rows, whole=asked.rounds >= ROUNDS_MIN)
 
 
 def _pytest(folder: Path) -> tuple[Sequence[str], Sequence[str]]:

@@ -43,7 +43,6 @@ import wire  # noqa: E402
 
 from support.processes.server import Standalone  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 ROUNDS_MIN = 3
 """Fewer rounds give no verdict, and no result file."""
 TARGET = 3.0
@@ -124,12 +123,10 @@ def main() -> None:
                 loads.append(os.getloadavg()[0])
                 print(name, json.dumps({k: round(v, 2) for k, v in found.items()}), flush=True)
     lines = [*_head(asked, watch.noise, loads), *_table(rows, watch.noise)]
-    print(*lines, sep="\n")
     is_whole = tuple(asked.kinds) == tuple(KINDS) and asked.connections >= CONNECTIONS
-    if is_whole and asked.rounds >= ROUNDS_MIN:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "hostile-connections.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "hostile-connections.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report(
+        "hostile-connections", lines, rows, whole=is_whole and asked.rounds >= ROUNDS_MIN
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -344,8 +341,7 @@ _MEMORY = ("MiB", "kernel MiB")
 
 
 def _cell(rounds: list[dict[str, Any]], key: str) -> str:
-    values = [found[key] for found in rounds]
-    return f"{median(values):.2f} ({min(values):.2f}, {max(values):.2f})"
+    return machine.cell([found[key] for found in rounds], ".2f")
 
 
 if __name__ == "__main__":

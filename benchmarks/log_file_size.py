@@ -12,12 +12,9 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import loadgen
@@ -28,7 +25,6 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 
 from support.processes.server import Standalone  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 MIB = 1024 * 1024
 SIZES_MIB = (1024, 64, 16)
 LOADS = {
@@ -58,10 +54,7 @@ def main() -> None:
                     print(name, size, taken, flush=True)
                     rows[name][size].append(taken)
     lines = [*_head(asked, watch.noise), *_table(rows)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN:
-        (RESULTS / "log-file-size.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "log-file-size.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report("log-file-size", lines, rows, whole=asked.rounds >= ROUNDS_MIN)
 
 
 def _measure(
@@ -109,13 +102,9 @@ def _table(rows: dict[str, dict[int, list[dict[str, Any]]]]) -> list[str]:
                 [each["server"]["cpu_per_million"] for each in taken],
                 [each["lat_us"]["p99"] / 1e3 for each in taken],
             )
-            cells = " | ".join(map(_cell, figures))
+            cells = " | ".join(machine.cell(values, ".3g") for values in figures)
             lines.append(f"| {name} | {size} | {taken[0]['empty_mib']:.0f} | {cells} |")
     return lines
-
-
-def _cell(values: Sequence[float]) -> str:
-    return f"{median(values):.3g} ({min(values):.3g}, {max(values):.3g})"
 
 
 if __name__ == "__main__":

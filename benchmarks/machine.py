@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import cometmq
 from cometmq.cli.build import version_line
@@ -129,6 +131,21 @@ def page_head(
     if noise_max is not None:
         about["noise"] += f"; above {noise_max} in all there is no verdict"
     return [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items()), ""]
+
+
+def report(name: str, lines: Sequence[str], rows: object, *, whole: bool) -> None:
+    """Print a page of figures; with those of a whole run, it becomes the files of the results."""
+    print(*lines, sep="\n")
+    if whole:
+        folder = ROOT / RESULT_FILES
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def cell(values: Sequence[float], form: str) -> str:
+    """Median, least and most."""
+    return f"{median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 
 def facts() -> dict[str, str]:

@@ -26,7 +26,6 @@ It needs valgrind (Debian: ``apt-get install valgrind``).
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -51,7 +50,6 @@ import kit  # noqa: E402
 from codes import Request  # noqa: E402
 from servers import CometBroker, CometNameServer, Settings, connect  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 NOISE_MAX = 0.3
 """In cores; a machine on which more runs beside it gives no verdict."""
 SHARE_MAX = 0.02
@@ -230,11 +228,7 @@ def main() -> None:
             rounds.append(found)
             print(f"{found.growth(asked.interval):+.2%} {found}", flush=True)
     lines = [*_head(asked, watch.noise), *_table(asked, rounds, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "metrics.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "metrics.json").write_text(json.dumps(rounds, indent=1) + "\n")
+    machine.report("metrics", lines, rounds, whole=asked.rounds >= ROUNDS_MIN)
 
 
 def _arguments() -> argparse.Namespace:

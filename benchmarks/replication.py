@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import time
@@ -46,7 +45,6 @@ from support.brokers.replicas import CometReplica  # noqa: E402
 from support.controllers.elected_processes import COMET, running_elected  # noqa: E402
 from support.controllers.failover_load import Load, create_topic  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 ROUNDS_MIN = 5
 """Fewer rounds give no verdict, and no result file."""
 NOISE_MAX = 0.3
@@ -251,11 +249,7 @@ def main() -> None:
         for both, *alone in zip(taken[BOTH], taken[MASTER_ALONE], taken[SLAVE_ALONE], strict=False)
     ]
     lines = [*_head(asked, watch.noise), *_table(taken, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN and not asked.only:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "replication.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "replication.json").write_text(json.dumps(taken, indent=1) + "\n")
+    machine.report("replication", lines, taken, whole=asked.rounds >= ROUNDS_MIN and not asked.only)
 
 
 def _arguments() -> argparse.Namespace:

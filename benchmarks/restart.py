@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -25,7 +24,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import loadgen
@@ -37,7 +35,6 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 from support.processes.server import Standalone  # noqa: E402
 from support.stores.sparse_log import make_sparse_log  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 SIZES_GIB = (0, 1, 10, 50)
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 TARGETS_S = {"SIGKILL": 1.5, "SIGTERM": 0.4}
@@ -58,11 +55,9 @@ def main() -> None:
         for gib in asked.gib:
             rows += _measure(asked.folder / "restart", gib, asked)
     lines = [*_head(asked, watch.noise), *_table(rows, watch.noise)]
-    print(*lines, sep="\n")
-    if tuple(asked.gib) == SIZES_GIB and asked.rounds >= ROUNDS_MIN:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "restart.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "restart.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report(
+        "restart", lines, rows, whole=tuple(asked.gib) == SIZES_GIB and asked.rounds >= ROUNDS_MIN
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -168,8 +163,8 @@ def _table(rows: Sequence[dict[str, Any]], noise: machine.Noise) -> list[str]:
             verdict = "met" if sorted(seconds)[-2] <= target_s else "missed"
         lines.append(
             f"| {row['gib']} GiB | {row['messages']:,} | {row['flush']} | {row['signal']}"
-            f" | {median(seconds):.2f} ({min(seconds):.2f}, {max(seconds):.2f})"
-            f" | ≤ {target_s:g} {verdict} | {median(used):.2f} ({min(used):.2f}, {max(used):.2f}) |"
+            f" | {machine.cell(seconds, '.2f')}"
+            f" | ≤ {target_s:g} {verdict} | {machine.cell(used, '.2f')} |"
         )
     return lines
 

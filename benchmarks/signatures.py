@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import loadgen
@@ -41,7 +40,6 @@ import kit  # noqa: E402
 from acl_kit import Account, SignedConnection, sign  # noqa: E402
 from wire import ConnectionClosedError, NoAnswerError  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 NOISE_MAX = 0.3
 """In cores; a machine on which more runs beside it gives no verdict."""
 COST_MAX = 1.5
@@ -284,10 +282,7 @@ def main() -> None:
     with machine.NoiseWatch() as watch:
         rounds = [measure(group, asked) for group in groups]
     lines = [*_head(asked, watch.noise), *_table(groups, rounds, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN and not asked.ours:
-        (RESULTS / "signatures.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "signatures.json").write_text(json.dumps(rounds, indent=1) + "\n")
+    machine.report("signatures", lines, rounds, whole=asked.rounds >= ROUNDS_MIN and not asked.ours)
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
@@ -312,7 +307,7 @@ def _table(
     for group, costs in zip(groups, rounds, strict=True):
         base = group.kinds[0].name
         for kind in group.kinds:
-            row = f"| {kind.name} | {_cell([each[kind.name] for each in costs])}"
+            row = f"| {kind.name} | {machine.cell([each[kind.name] for each in costs], '.3g')}"
             more = [each[kind.name] - each[base] for each in costs]
             if kind is group.kinds[0]:
                 lines.append(f"{row} | | | |")
@@ -322,12 +317,8 @@ def _table(
             if group is OURS:
                 said = verdict(more, COST_MAX, more_is_better=False)
                 target = f"≤ {COST_MAX} {said if noise.total <= NOISE_MAX else 'no verdict'}"
-            lines.append(f"{row} | {_cell(more)} | {worse:.2f} | {target} |")
+            lines.append(f"{row} | {machine.cell(more, '.3g')} | {worse:.2f} | {target} |")
     return lines
-
-
-def _cell(values: Sequence[float]) -> str:
-    return f"{median(values):.3g} ({min(values):.3g}, {max(values):.3g})"
 
 
 def _arguments() -> argparse.Namespace:

@@ -41,7 +41,6 @@ from cometmq.sql92 import Expression, compile_expression  # noqa: E402
 
 Loop = Callable[[Expression, list[bytes]], int]
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 VERSIONS = ("4.9.7", "5.3.3")
 MESSAGES = 1000
 SECONDS = 5.0
@@ -87,20 +86,12 @@ def main() -> None:
         if len(row.matching) != 1:
             raise SystemExit(f"{row.name}: not the same messages match: {row.matching}")
     lines = [*_head(asked, watch.noise), *_table(rows, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN and asked.seconds >= SECONDS:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "sql92.md").write_text("\n".join(lines) + "\n")
-        figures = [
-            {
-                "expression": row.name,
-                "ours": row.ours,
-                "from Python": row.from_python,
-                "java": row.java,
-            }
-            for row in rows
-        ]
-        (RESULTS / "sql92.json").write_text(json.dumps(figures, indent=1) + "\n")
+    figures = [
+        {"expression": row.name, "ours": row.ours, "from Python": row.from_python, "java": row.java}
+        for row in rows
+    ]
+    whole = asked.rounds >= ROUNDS_MIN and asked.seconds >= SECONDS
+    machine.report("sql92", lines, figures, whole=whole)
 
 
 def _arguments() -> argparse.Namespace:
@@ -242,8 +233,8 @@ def _table(rows: list[Row], noise: machine.Noise) -> Iterator[str]:
         ]
         [share] = row.matching
         cells = [f"{row.name}: `{_short(EXPRESSIONS[row.name])}`", f"{share:.0%}"]
-        cells += [_cell(row.ours), _cell(row.from_python)]
-        cells += [_cell(row.java[version]) for version in VERSIONS]
+        cells += [machine.cell(row.ours, ",.0f"), machine.cell(row.from_python, ",.0f")]
+        cells += [machine.cell(row.java[version], ",.0f") for version in VERSIONS]
         cells += [f"{median(times):.1f}", _targets(row, times, noise)]
         yield f"| {' | '.join(cells)} |"
 
@@ -261,10 +252,6 @@ def _targets(row: Row, times: list[float], noise: machine.Noise) -> str:
 
 def _short(expression: str) -> str:
     return expression if len(expression) <= 60 else f"{expression[:57]}..."
-
-
-def _cell(values: list[float]) -> str:
-    return f"{median(values):,.0f} ({min(values):,.0f}, {max(values):,.0f})"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -46,7 +45,6 @@ import wire  # noqa: E402
 from cometmq.protocol.codes import RequestCode, ResponseCode  # noqa: E402
 from support.processes.server import Standalone  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 ROUNDS_MIN = 5
 """Fewer rounds give no verdict, and no result file."""
 TARGET = 2.0
@@ -78,11 +76,12 @@ def main() -> None:
                     rows[name].append(found)
                     print(name, found, flush=True)
     lines = [*_head(asked, watch.noise), *_table(rows)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN and asked.gib >= GIB and len(asked.parts) == len(rows):
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "stalls.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "stalls.json").write_text(json.dumps(rows, indent=1) + "\n")
+    machine.report(
+        "stalls",
+        lines,
+        rows,
+        whole=asked.rounds >= ROUNDS_MIN and asked.gib >= GIB and len(asked.parts) == len(rows),
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -244,8 +243,7 @@ def _table(rows: dict[str, list[dict[str, float]]]) -> list[str]:
 
 
 def _cell(rounds: list[dict[str, Any]], key: str) -> str:
-    values = [found[key] for found in rounds]
-    return f"{median(values):.2f} ({min(values):.2f}, {max(values):.2f})"
+    return machine.cell([found[key] for found in rounds], ".2f")
 
 
 if __name__ == "__main__":

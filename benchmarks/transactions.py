@@ -44,7 +44,6 @@ import wire  # noqa: E402
 
 from support.processes.server import Standalone  # noqa: E402
 
-RESULTS = machine.ROOT / machine.RESULT_FILES
 COUNT = 1_000_000
 ROUNDS_MIN = 3
 """Fewer rounds give no verdict, and no result file."""
@@ -102,11 +101,9 @@ def main() -> None:
             rounds.append(_round(asked.folder / "transactions", asked.count))
             print(json.dumps(rounds[-1]), flush=True)
     lines = [*_head(asked, watch.noise), *_table(rounds, watch.noise)]
-    print(*lines, sep="\n")
-    if asked.rounds >= ROUNDS_MIN and asked.count >= COUNT:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "transactions.md").write_text("\n".join(lines) + "\n")
-        (RESULTS / "transactions.json").write_text(json.dumps(rounds, indent=1) + "\n")
+    machine.report(
+        "transactions", lines, rounds, whole=asked.rounds >= ROUNDS_MIN and asked.count >= COUNT
+    )
 
 
 def _arguments() -> argparse.Namespace:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import machine
+import pytest
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
@@ -33,6 +34,17 @@ def test_a_child_that_was_waited_for_counts_once():
 def test_a_family_is_a_process_and_all_below_it():
     parents = {1: 0, 2: 0, 7: 1, 8: 7, 9: 8, 10: 2}
     assert machine._family(parents, 7) == {7, 8, 9}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_figures_of_a_whole_run_are_written(tmp_path, monkeypatch, capsys, whole):
+    monkeypatch.setattr(machine, "RESULT_FILES", str(tmp_path / "results"))
+    lines = ["# Page", f"| {machine.cell([3.0, 1.0, 2.0], '.2f')} |"]
+    machine.report("page", lines, {"row": [1]}, whole=whole)
+    assert capsys.readouterr().out == "# Page\n| 2.00 (1.00, 3.00) |\n"
+    written = {path.name: path.read_text() for path in tmp_path.glob("results/*")}
+    page = {"page.md": "\n".join(lines) + "\n", "page.json": '{\n "row": [\n  1\n ]\n}\n'}
+    assert written == (page if whole else {})
 
 
 def test_result_files_do_not_make_a_tree_dirty(tmp_path, monkeypatch):

@@ -207,14 +207,22 @@ async def test_the_offsets_outlive_a_restart(slave: Slave) -> None:
     assert slave.gap.covers(behind)
 
 
-async def test_what_replaces_truncated_messages_counts_as_not_copied(slave: Slave) -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("loss", ["truncation", "power cut"])
+async def test_what_replaces_lost_messages_counts_as_not_copied(
+    slave: Slave, loss: str, crashes: bool
+) -> None:
     slave.log.put("a")
     slave.log.put("b")
     await slave.copy("a", "b")
     slave.log.written_to = 100
-    slave.gap.truncated(100)
+    if loss == "truncation":
+        slave.gap.truncated(100)
+    else:
+        slave.gap = slave.opened()
     slave.log.put("new")
-    slave.gap = slave.opened()  # also after a crash
+    if crashes:
+        slave.gap = slave.opened()
 
     await slave.gap.begin_epoch(1)
 
@@ -235,33 +243,6 @@ async def test_a_copy_that_was_under_way_does_not_cover_what_replaces_truncated_
     slave.log.put("new")
     await slave.gap.begin_epoch(1)
     assert slave.queues_of("new") > 0
-
-
-async def test_what_a_power_cut_took_from_the_log_counts_as_not_copied(slave: Slave) -> None:
-    slave.log.put("a")
-    slave.log.put("b")
-    await slave.copy("a", "b")
-    slave.log.written_to = 100
-    slave.gap = slave.opened()
-    slave.log.put("new")
-
-    await slave.gap.begin_epoch(1)
-
-    assert slave.queues_of("new")
-
-
-async def test_so_it_does_after_another_crash(slave: Slave) -> None:
-    slave.log.put("a")
-    slave.log.put("b")
-    await slave.copy("a", "b")
-    slave.log.written_to = 100
-    slave.gap = slave.opened()
-    slave.log.put("new")
-    slave.gap = slave.opened()
-
-    await slave.gap.begin_epoch(1)
-
-    assert slave.queues_of("new")
 
 
 async def test_a_copy_that_is_being_saved_does_not_cover_what_replaces_truncated_messages(

@@ -119,10 +119,12 @@ class Delayed:
             if body == bodies[-1]:
                 self.delivery.persist()
             self.park(body, 1)
-            self.clock.advance(1000)
-            await self.bodies_become(*bodies[: bodies.index(body) + 1])
+            await self.bodies_become(*bodies[: bodies.index(body) + 1], after_ms=1000)
 
-    async def bodies_become(self, *bodies: str, topic: str = "T", queue: int = 0) -> None:
+    async def bodies_become(
+        self, *bodies: str, after_ms: int = 0, topic: str = "T", queue: int = 0
+    ) -> None:
+        self.clock.advance(after_ms)
         await until(lambda: self.bodies(topic, queue) == list(bodies), timeout=60)
 
 
@@ -146,8 +148,7 @@ async def test_a_message_comes_when_its_level_has_passed_and_not_before(delayed:
     delayed.clock.advance(999)
     await settle()
     assert delayed.bodies(queue=1) == []
-    delayed.clock.advance(1)
-    await delayed.bodies_become("a", queue=1)
+    await delayed.bodies_become("a", queue=1, after_ms=1)
 
 
 async def test_nothing_is_delivered_while_too_few_replicas_would_have_it(
@@ -171,17 +172,14 @@ async def test_levels_do_not_wait_for_each_other(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("long", 2)
     delayed.park("short", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("short")
-    delayed.clock.advance(4000)
-    await delayed.bodies_become("short", "long")
+    await delayed.bodies_become("short", after_ms=1000)
+    await delayed.bodies_become("short", "long", after_ms=4000)
 
 
 async def test_the_delivered_record_keeps_what_was_parked(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1000)
     message = decode_record(delayed.store.get("T", 0, 0, 1).slices[0])
     assert message.properties == {
         "DELAY": "1",
@@ -200,12 +198,10 @@ async def test_each_message_comes_once_over_restarts(delayed: Delayed) -> None:
     delayed.delivery.start()
     for n in range(5):
         delayed.park(str(n), 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become(*"01234")
+    await delayed.bodies_become(*"01234", after_ms=1000)
     delayed.park("5", 1)
     delayed.restart()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become(*"012345")
+    await delayed.bodies_become(*"012345", after_ms=1000)
     delayed.restart()
     await settle()
     assert delayed.bodies() == list("012345")
@@ -240,21 +236,18 @@ async def test_a_message_whose_extension_unit_is_lost_is_not_early(delayed: Dela
     delayed.clock.advance(4_999)
     await settle()
     assert delayed.bodies() == []
-    delayed.clock.advance(1)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1)
 
 
 async def test_without_a_file_all_of_the_log_shows_what_was_delivered(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1000)
     delayed.park("b", 1)
     for _ in range(2):
         delayed.restart(persist=False)
         assert delayed.delivery.offsets() == {1: 1}
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b")
+    await delayed.bodies_become("a", "b", after_ms=1000)
 
 
 async def test_what_was_delivered_before_a_crash_is_recognized_in_the_log(delayed: Delayed) -> None:
@@ -263,8 +256,7 @@ async def test_what_was_delivered_before_a_crash_is_recognized_in_the_log(delaye
     delayed.park("other", 2)
     delayed.restart(persist=False)
     assert delayed.delivery.offsets() == {1: 2}
-    delayed.clock.advance(5000)
-    await delayed.bodies_become("a", "b", "c", "other")
+    await delayed.bodies_become("a", "b", "c", "other", after_ms=5000)
     delayed.restart(persist=False)  # of which the stored offsets know neither
     await settle()
     assert delayed.bodies() == ["a", "b", "c", "other"]
@@ -307,8 +299,7 @@ async def test_messages_that_were_skipped_before_a_crash_are_passed_over(delayed
         delayed.put(DELAY_TOPIC, 0, {"DELAY": "1"}, "bad")
     delayed.park("good", 1)
     delayed.delivery.persist()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("good")
+    await delayed.bodies_become("good", after_ms=1000)
     delayed.restart(persist=False)
     assert delayed.delivery.offsets() == {1: 6}
 
@@ -418,8 +409,7 @@ async def test_a_message_without_a_real_place_does_not_stop_its_level(
     delayed.delivery.start()
     delayed.put(DELAY_TOPIC, 0, {"DELAY": "1"} | place, "bad")
     delayed.park("good", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("good")
+    await delayed.bodies_become("good", after_ms=1000)
     assert delayed.delivery.offsets() == {1: 2}
     assert delayed.bodies(OP_HALF_TOPIC) == []
 
@@ -430,8 +420,7 @@ async def test_a_queue_that_the_topic_no_longer_has_is_replaced_by_another(
 ) -> None:
     delayed.delivery.start()
     delayed.park("a", 1, queue=queue)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", queue=moved)
+    await delayed.bodies_become("a", queue=moved, after_ms=1000)
     assert caplog.text.count("moved a scheduled message") == 1
     assert f"queue={queue} to={moved}" in caplog.text
 
@@ -443,8 +432,7 @@ async def test_a_queue_that_is_only_read_from_is_kept(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 1, queue=3)
     delayed.park("b", 1, queue=4)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", queue=3)
+    await delayed.bodies_become("a", queue=3, after_ms=1000)
     await delayed.bodies_become("b", queue=0)
 
 
@@ -455,8 +443,7 @@ async def test_messages_of_a_deleted_topic_are_skipped_with_few_lines(
         delayed.park(str(n), 1, topic="gone")
     delayed.park("good", 1)
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("good")
+    await delayed.bodies_become("good", after_ms=1000)
     assert ("gone", 0) not in delayed.store.queue_keys()
     assert caplog.text.count("skipped a scheduled message") == LINES_MAX
     assert "met topic 'gone'" in caplog.text
@@ -479,13 +466,11 @@ async def test_messages_of_topics_whose_settings_are_lost_are_delivered_with_one
     assert "no topic is known, though the store has queues" in caplog.text
 
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b", topic="lost", queue=3)
+    await delayed.bodies_become("a", "b", topic="lost", queue=3, after_ms=1000)
     assert caplog.text.count("message stored in a topic without settings") == 1
     delayed.tables.topic("lost", queues=4)
     delayed.park("c", 1, topic="lost", queue=3)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b", "c", topic="lost", queue=3)
+    await delayed.bodies_become("a", "b", "c", topic="lost", queue=3, after_ms=1000)
 
 
 async def test_no_topic_counts_as_deleted_while_messages_from_before_the_loss_are_stored(
@@ -497,8 +482,7 @@ async def test_no_topic_counts_as_deleted_while_messages_from_before_the_loss_ar
     delayed.load_topics()  # finds the file that the first start has written
     assert caplog.text.count("no topic is known, though the store has queues") == 1
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", topic="lost", queue=3)
+    await delayed.bodies_become("a", topic="lost", queue=3, after_ms=1000)
 
     mark = delayed.tables.config / "topics-lost.json"
     assert json.loads(mark.read_text())["logEnd"] < delayed.store.written_to
@@ -522,8 +506,7 @@ async def test_messages_of_a_topic_that_an_old_file_does_not_name_are_delivered(
     delayed.park("a", 1, topic="new", queue=1)
     delayed.park("lost", 1, topic="gone")
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", topic="new", queue=1)
+    await delayed.bodies_become("a", topic="new", queue=1, after_ms=1000)
     assert ("gone", 0) not in delayed.store.queue_keys()
 
 
@@ -534,8 +517,7 @@ async def test_a_body_above_the_limit_of_today_does_not_stop_its_level(
     delayed.park("ok", 1)
     delayed.store.appender.message_bytes_max = 4
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("ok")
+    await delayed.bodies_become("ok", after_ms=1000)
     assert "level=1 offset=0 error=a body of 5 bytes, at most 4" in caplog.text
 
 
@@ -550,8 +532,7 @@ async def test_a_damaged_record_does_not_stop_its_level(
         file.seek(log_offset + 4)
         file.write(bytes(4))
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("good")
+    await delayed.bodies_become("good", after_ms=1000)
     assert f"offset=0 error=no record of {size} bytes at {log_offset}" in caplog.text
 
 
@@ -568,8 +549,7 @@ async def test_a_message_that_fails_for_no_known_reason_is_skipped_after_some_tr
     delayed.park("good", 1)
     delayed.park("other level", 2)
     delayed.delivery.start()
-    delayed.clock.advance(5000)
-    await delayed.bodies_become("other level")
+    await delayed.bodies_become("other level", after_ms=5000)
     await delayed.bodies_become("other level", "good")
     assert caplog.text.count("scheduled delivery failed level=1") == delivery.FAILURES_MAX
     assert caplog.text.count("skipped a scheduled message") == 1
@@ -584,8 +564,7 @@ async def test_an_error_after_a_delivery_does_not_repeat_it(delayed: Delayed) ->
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.park("b", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b")
+    await delayed.bodies_become("a", "b", after_ms=1000)
 
 
 async def test_a_level_that_the_settings_no_longer_have_is_delivered_when_due(
@@ -597,8 +576,7 @@ async def test_a_level_that_the_settings_no_longer_have_is_delivered_when_due(
     delayed.clock.advance(3_599_999)
     await settle()
     assert delayed.bodies() == []
-    delayed.clock.advance(1)
-    await delayed.bodies_become("a", "b")
+    await delayed.bodies_become("a", "b", after_ms=1)
     assert delayed.delivery.offsets() == {3: 2}
     delayed.restart(levels="2s")
     assert delayed.delivery.offsets() == {3: 2}
@@ -627,8 +605,7 @@ async def test_a_level_that_was_made_longer_keeps_the_times_of_its_messages(
     delayed.clock.advance(999)
     await settle()
     assert delayed.bodies() == []
-    delayed.clock.advance(1)
-    await delayed.bodies_become("old")
+    await delayed.bodies_become("old", after_ms=1)
 
 
 async def test_a_level_that_was_made_shorter_delivers_what_is_due_too_late_for_it(
@@ -651,8 +628,7 @@ async def test_a_new_level_above_eighteen_is_delivered(delayed: Delayed) -> None
     delayed.clock.advance(1999)
     await settle()
     assert delayed.bodies() == []
-    delayed.clock.advance(1)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1)
 
 
 async def test_a_wall_clock_that_jumps_ahead_is_seen_within_a_second(delayed: Delayed) -> None:
@@ -712,8 +688,7 @@ async def test_progress_names_the_levels_that_were_used(delayed: Delayed) -> Non
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.park("b", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b")
+    await delayed.bodies_become("a", "b", after_ms=1000)
     delayed.park("c", 1)
     delayed.park("waits", 3)
     assert delayed.delivery.progress() == {1: (2, 3), 3: (0, 1)}
@@ -726,8 +701,7 @@ async def test_an_offset_beyond_its_queue_is_moved_to_the_end(delayed: Delayed) 
     delayed.restart(persist=False)
     assert delayed.delivery.offsets() == {1: 1, 2: 0}
     delayed.park("new", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("new")
+    await delayed.bodies_become("new", after_ms=1000)
 
 
 async def test_many_due_messages_come_in_order(delayed: Delayed) -> None:
@@ -747,8 +721,7 @@ async def test_many_due_messages_come_in_order(delayed: Delayed) -> None:
 async def test_the_file_names_levels_and_offsets(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 2)
-    delayed.clock.advance(5000)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=5000)
     delayed.delivery.persist()
     path = delayed.tables.file("delayOffset").path
     content = json.loads(path.read_bytes())
@@ -763,8 +736,7 @@ async def test_the_file_names_levels_and_offsets(delayed: Delayed) -> None:
 async def test_what_counts_as_delivered_is_on_the_disk_first(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1000)
     assert delayed.store.flushed_to < delayed.store.written_to
     delayed.delivery.persist()
     assert delayed.store.flushed_to == delayed.store.written_to
@@ -818,15 +790,13 @@ async def test_a_slave_that_has_copied_no_offsets_finds_in_the_log_what_was_deli
     delayed.delivery = delayed._deliver()
     delayed.park("a", 1)
     master.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a")
+    await delayed.bodies_become("a", after_ms=1000)
     master.stop()
     delayed.delivery.stop()  # another master is elected
 
     await delayed.delivery.take_over()
     delayed.park("b", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b")
+    await delayed.bodies_become("a", "b", after_ms=1000)
 
 
 async def test_copied_offsets_may_count_more_than_the_log_had_then(delayed: Delayed) -> None:
@@ -836,15 +806,13 @@ async def test_copied_offsets_may_count_more_than_the_log_had_then(delayed: Dela
     for body in ("a", "b", "c"):
         delayed.park(body, 1)
     master.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b", "c")
+    await delayed.bodies_become("a", "b", "c", after_ms=1000)
     master.stop()
 
     delayed.delivery.copy({1: 2}, None, log_end)
     await delayed.delivery.take_over()
     delayed.park("d", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("a", "b", "c", "d")
+    await delayed.bodies_become("a", "b", "c", "d", after_ms=1000)
 
 
 async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed) -> None:
@@ -875,8 +843,7 @@ async def test_offsets_of_a_slave_that_sent_messages_are_taken_over(delayed: Del
     assert delayed.delivery.advance({1: 1, 2: 7}) == 1
     assert delayed.delivery.advance({1: 0}) == 0
     delayed.delivery.start()
-    delayed.clock.advance(1000)
-    await delayed.bodies_become("b")
+    await delayed.bodies_become("b", after_ms=1000)
 
 
 # --- a log that other replicas confirm ----------------------------------------------------------
@@ -1005,8 +972,7 @@ async def test_equal_messages_are_taken_back_from_the_first_that_may_be_lost(
     delayed.delivery.start()
     for _ in range(3):
         delayed.park("same", 1)
-    delayed.clock.advance(1000)
-    await delayed.bodies_become(*["same"] * 3)
+    await delayed.bodies_become(*["same"] * 3, after_ms=1000)
     delayed.delivery.stop()
     end = list(delayed.store.written_units("T", 0, 0))[2][0]
     delayed.store.truncate_log(end, delayed.delivery.take_back)
@@ -1032,8 +998,7 @@ async def test_too_much_to_read_takes_back_what_was_due_since_the_new_end(
     delayed.delivery.start()
     for body in ("a", "b", "c"):
         delayed.park(body, 1)
-        delayed.clock.advance(1000)
-        await delayed.bodies_become(*"abc"[: "abc".index(body) + 1])
+        await delayed.bodies_become(*"abc"[: "abc".index(body) + 1], after_ms=1000)
     delayed.delivery.stop()
     end = list(delayed.store.written_units("T", 0, 0))[1][0]
     delayed.store.truncate_log(end, delayed.delivery.take_back)

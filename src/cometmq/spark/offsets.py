@@ -2,6 +2,7 @@
 
     topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
     logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
+               {"$stored": {"broker-a": 1735…}, …}            with the store time of the last record
     start      {"$start": "latest"}                           not a place yet: where to begin
     end        {"$from": {…}, "$stored": {…}, "orders": {…}}  also where queues begin that the start
                                                               of the batch does not name so, and
@@ -138,6 +139,17 @@ def log_from_json(document: Any, what: str = "an offset document") -> LogOffsets
             raise SourceError(f"{what}, {broker}: expected phy alone, met {sorted(members)}")
         found[broker] = _whole(members["phy"], f"{what}, {broker}, phy")
     return found
+
+
+def log_times_from_json(document: Any, what: str) -> dict[str, int]:
+    """Return the store times in ms that a document names for logs.
+
+    Raises:
+        SourceError: it does not have the shape broker, whole number.
+    """
+    return {
+        broker: _whole(time_ms, f"{what}, {broker}") for broker, time_ms in _members(document, what)
+    }
 
 
 def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cometmq.spark.errors import DataLossError, OptionError, PlaceError
 from cometmq.spark.logs.places import LogPlace, open_place
-from cometmq.spark.logs.times import at_time, boundary
+from cometmq.spark.logs.times import at_time, boundary, oldest_stored, stored_before
 from cometmq.spark.logs.watermark import Follower
 from cometmq.spark.offsets import LogOffsets
 
@@ -61,6 +61,14 @@ class Logs:
 
     def _at_time(self, name: str, time_ms: int, end: int) -> int | None:
         return self._of(name, lambda place: at_time(place, time_ms, end))
+
+    def oldest_stored(self, name: str) -> int | None:
+        """Return the store time in ms of a log's oldest record, None if it has none."""
+        return self._of(name, oldest_stored)
+
+    def stored_before(self, name: str, end: int) -> int | None:
+        """Return the store time in ms of the last record before an offset, None for nowhere."""
+        return self._of(name, lambda place: stored_before(place, end))
 
     def boundary(self, name: str, offset: int, end: int) -> int:
         """Return where the first record at an offset or after it begins, ``end`` for nowhere."""

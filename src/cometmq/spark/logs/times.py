@@ -1,4 +1,4 @@
-"""Finds the position in a log at which a time begins.
+"""Finds the position in a log at which a time begins, and the store time of a last record.
 
 Store times grow with the log offset, for both are given under one lock; where a broker's clock was
 set back, the place found is one of several. Files and bytes are searched by halving.
@@ -6,10 +6,18 @@ set back, the place found is one of several. Files and bytes are searched by hal
 
 from __future__ import annotations
 
+import contextlib
+
+from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.logs.places import LogFile, LogPlace
 from cometmq.spark.logs.probe import Probe
+from cometmq.spark.logs.resync import next_record
+from cometmq.spark.logs.windows import Window
+from cometmq.spark.schema import CORE, chosen
 
 _LOOK_BYTES = 4 * 1024 * 1024
+_BACK_BYTES = 64 * 1024
+_TIME = chosen(CORE, ["store_timestamp"])
 
 
 def at_time(place: LogPlace, time_ms: int, end: int) -> int | None:
@@ -32,6 +40,71 @@ def at_time(place: LogPlace, time_ms: int, end: int) -> int | None:
         if found is not None:
             return file.base_offset + found
     return None
+
+
+def oldest_stored(place: LogPlace) -> int | None:
+    """Return the store time in ms of the oldest record, None if there is none."""
+    for file in place.files:
+        with Probe(place, file) as probe:
+            at = probe.next(0, file.size)
+            stored_ms = probe.store_time_ms(at) if at < file.size else None
+        if stored_ms is not None:
+            return stored_ms
+    return None
+
+
+def stored_before(place: LogPlace, end: int) -> int | None:
+    """Return the store time in ms of the last record before a log offset.
+
+    It is None if no record is before, or if the file of that record is gone.
+
+    Args:
+        place: the log.
+        end: where a record ends.
+    """
+    for file in reversed(place.files):
+        if file.base_offset >= end:
+            continue
+        if file.end_offset < end:  # a file is missing in between
+            return None
+        stored_ms = _last_stored(place, file, end - file.base_offset)
+        if stored_ms is not None:
+            return stored_ms
+        end = file.base_offset
+    return None
+
+
+def _last_stored(place: LogPlace, file: LogFile, stop: int) -> int | None:
+    back = _BACK_BYTES
+    with contextlib.closing(place.open(file)) as opened:
+        while True:
+            start = max(stop - back, 0)
+            window = Window(opened, file.size, stop - start)
+            window.move(start)
+            stored_ms = _last_in(window, file, start, stop)
+            if stored_ms is not None or start == 0:
+                return stored_ms
+            back *= 8
+
+
+def _last_in(window: Window, file: LogFile, start: int, stop: int) -> int | None:
+    """Return the store time of the last record that begins between two positions."""
+    decoder = RecordDecoder(_TIME, broker_name=None)
+    stored_ms = None
+    at = next_record(window, file.base_offset, file.size, start, stop)
+    while at < stop:
+        base = window.start
+        decoded = decoder.batch(
+            window.data, at - base, stop - base, log_base=file.base_offset + base
+        )
+        if decoded.batch.num_rows:
+            stored_ms = decoded.batch.column(0)[-1].value // 1000
+        moved = base + decoded.position
+        if moved == at:
+            at = next_record(window, file.base_offset, file.size, at + 1, stop)
+        else:
+            at = moved
+    return stored_ms
 
 
 def boundary(place: LogPlace, offset: int, end: int) -> int:

@@ -2,12 +2,12 @@
 
     first batch     $start → $from and places     the end says where the batch begins (see edges)
     any other       places → places               never less than before, but for a log that was
-                                                  made anew
+                                                  created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
 
-Every place that a batch ends at is one where a record ends, so that a later batch can tell a log
-that was cut and written anew. What Spark must be able to repeat after a failure depends on the two
-documents alone.
+Every place that a batch ends at is one where a record ends. The end of a batch also has the store
+time of that record, by which a later batch recognizes the log. What Spark must be able to repeat
+after a failure depends on the two documents alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from cometmq.spark.logs.logs import LATEST, Logs, check_known
-from cometmq.spark.offsets import LogOffsets, log_from_json, log_to_json
+from cometmq.spark.offsets import LogOffsets, log_from_json, log_times_from_json, log_to_json
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.schema import Column
-from cometmq.spark.sources.edges import FROM, first_end, is_start, start_in, without_start
+from cometmq.spark.sources.edges import (
+    FROM,
+    STORED,
+    first_end,
+    is_start,
+    start_in,
+    without_start,
+)
 from cometmq.spark.sources.log_batch import LogPartition
 from cometmq.spark.sources.log_edges import start_of
+from cometmq.spark.sources.log_identity import changed_logs, stored_at
 from cometmq.spark.sources.log_plan import Planner
 from cometmq.spark.sources.log_rows import Conditions, PartReader
 from cometmq.spark.sources.losses import Losses
@@ -63,6 +71,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: LogOffsets | None = None
         self._newest: LogOffsets | None = None
         self._logs: Logs | None = None
+        self._planned: LogOffsets | None = None
         self._reader()  # so that what it refuses fails planning
 
     # --- Spark asks, on the driver --------------------------------------------------------------
@@ -96,13 +105,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begins is None:
                 return start
             places = _limited(logs, begins, ends, limit) if self._start.repeatable else begins
-            return first_end(log_to_json(begins), log_to_json(places))
-        known = _known(start)
+            return first_end(log_to_json(begins), self._ends_at(logs, places, {}))
+        known, stored = _known(start), _stored(start)
         check_known(known, logs)
-        anew = self._made_anew(logs, known, ends)
-        found = _limited(logs, {**logs.begins(), **known}, ends, limit)
-        found.update({name: ends[name] for name in anew})
-        return start if FROM in start and found == known else log_to_json(found)
+        changes = changed_logs(logs, known, stored, self._newest)
+        for name, change in changes.items():
+            self._losses.changed_log(name, known[name], change, self._newest[name])
+        restarts = {name: change.start for name, change in changes.items()}
+        found = _limited(logs, {**logs.begins(), **known, **restarts}, ends, limit)
+        if found == known and not changes:
+            return start
+        kept = {
+            name: time_ms
+            for name, time_ms in stored.items()
+            if name not in changes and found.get(name) == known.get(name)
+        }
+        end = self._ends_at(logs, found, kept)
+        return {FROM: log_to_json(restarts), **end} if restarts else end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return how far logs went when last looked at, for the progress of the query."""
@@ -118,9 +137,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = _known(end)
         logs = self._logs or self._looked()
         check_known(ends, logs)
-        begins = _known(start_in(end) if is_start(start) else start)
+        if is_start(start):
+            begins = _known(start_in(end))
+        else:
+            begins = _known(start) | _known(end.get(FROM, {}))
         if begins == ends:
             return []
+        if self._planned != ends:
+            ends = self._remaining(logs, begins, ends, _stored(end))
         planner = Planner(self._options, self._losses)
         parts = planner.parts(logs, begins, ends, self._conditions)
         return [LogPartition(part) for part in parts]
@@ -152,22 +176,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._logs.look()
         return self._logs
 
-    def _made_anew(self, logs: Logs, known: LogOffsets, ends: LogOffsets) -> list[str]:
-        """Return the logs that end before what was read of them; queues may only lag behind.
+    def _ends_at(self, logs: Logs, ends: LogOffsets, stored: dict[str, int]) -> dict[str, Any]:
+        self._planned = ends
+        rest = {name: end for name, end in ends.items() if name not in stored}
+        times = dict(sorted((stored | stored_at(logs, rest)).items()))
+        return ({STORED: times} if times else {}) | log_to_json(ends)
+
+    def _remaining(
+        self, logs: Logs, begins: LogOffsets, ends: LogOffsets, stored: dict[str, int]
+    ) -> LogOffsets:
+        """Return where a batch ends now that an earlier run of the query planned.
 
         Raises:
-            DataLossError: there are some, and that is an error.
+            DataLossError: records of the batch are not there any more, and that is an error.
         """
-        anew = [
-            name
-            for name, place in known.items()
-            if place > ends[name] and logs.walked_end(name, ends[name]) < place
-        ]
-        for name in anew:
-            self._losses.report(
-                f"log of {name}: it was read up to byte {known[name]} and ends at {ends[name]} now"
-            )
-        return anew
+        now = logs.ends()
+        known = {name: end for name, end in ends.items() if name in stored}
+        left = dict(ends)
+        for name, change in changed_logs(logs, known, stored, now).items():
+            self._losses.changed_log(name, ends[name], change, now[name])
+            end = begins.get(name, change.start) if change.created_again else change.start
+            left[name] = min(end, left[name])
+            if left[name] <= begins.get(name, 0):
+                del left[name]  # nothing of it is left
+        return left
+
+
+def _stored(document: dict[str, Any]) -> dict[str, int]:
+    return log_times_from_json(document.get(STORED, {}), f"{STORED} of {_WHAT}")
 
 
 def _known(document: Any) -> LogOffsets:

@@ -123,6 +123,18 @@ class Losses:
         )
         return change.start
 
+    def changed_log(self, name: str, place: int, change: Change, end: int) -> None:
+        """Report a log that does not hold what was read before an offset.
+
+        Raises:
+            DataLossError: that is an error.
+        """
+        what = "it was created again" if change.created_again else "it lost its last records"
+        self.report(
+            f"log of {name}: it was read up to byte {place} and ends at {end} now: {what};"
+            f" it is read from byte {change.start}"
+        )
+
     def remaining(self, each: QueueRange, change: Change, limits: Bounds) -> QueueRange:
         """Return what a changed queue still has of a range that was planned before.
 

@@ -15,10 +15,12 @@ newer than what was read, so it is continued at its first newer message: nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.offsets import Bounds, Positions, QueueKey
+
+if TYPE_CHECKING:
+    from cometmq.spark.brokers import BrokerSession
 
 
 class Change(NamedTuple):

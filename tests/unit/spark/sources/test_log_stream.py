@@ -61,6 +61,13 @@ def rows(start: int, stop: int) -> list[Row]:
     return sorted(("orders", number % 2, number // 2) for number in range(start, stop))
 
 
+def later() -> ManualClock:
+    """A clock a minute after the one that stores of tests begin with."""
+    clock = ManualClock()
+    clock.advance(60_000)
+    return clock
+
+
 def ends_of(*offsets: int) -> list[Any]:
     return [{"log": {"phy": offset}} for offset in offsets]
 
@@ -279,7 +286,7 @@ def test_a_log_made_anew_is_a_loss(filled: FilledStore, tmp_path: Path, fail: bo
     assert len(query.once()) == 100
     filled.close()
     shutil.rmtree(filled.root)
-    fresh = FilledStore(filled.root)
+    fresh = FilledStore(filled.root, clock=later())
     fresh.fill(3)
     run = query.start()
     if fail:
@@ -298,11 +305,174 @@ def test_a_log_cut_and_written_anew_beyond_is_a_loss(filled: FilledStore) -> Non
     assert len(query.once()) == 100
     filled.close()
     shutil.rmtree(filled.root)
-    fresh = FilledStore(filled.root)
+    fresh = FilledStore(filled.root, clock=later())
     fresh.fill(150, body_bytes=111)
+    with pytest.raises(DataLossError, match=r"read up to byte .*: it was created again"):
+        query.once()
+    query.checkpoint.ends = [
+        json.dumps(without_start(json.loads(each))) for each in query.checkpoint.ends
+    ]
     with pytest.raises(DataLossError, match="was truncated and rewritten"):
         query.once()
     fresh.close()
+
+
+def cut(filled: FilledStore, left: int) -> FilledStore:
+    """Lose all records behind these, as a broker that is killed before a flush, and open again."""
+    end = filled.offsets[left]
+    filled.close()
+    for segment in sorted((filled.root / "commitlog").iterdir()):
+        position = max(end - int(segment.name), 0)
+        if position < segment.stat().st_size:
+            with segment.open("r+b") as file:
+                file.seek(position)
+                file.write(bytes(segment.stat().st_size - position))
+    for name in ("consumequeue", "checkpoint", "index"):
+        path = filled.root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    (filled.root / "abort").touch()
+    again = FilledStore(filled.root, clock=filled.settings["clock"])
+    again.records = filled.records[:left]
+    return again
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> FilledStore:
+    """A store whose records are stored a millisecond apart, but for the last two."""
+    clock = ManualClock()
+    store = FilledStore(tmp_path / "store", clock=clock)
+    for _ in range(100):
+        store.fill(1)
+        clock.advance(1)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("sent", [0, 1, 40])
+def test_one_lost_record_makes_no_duplicates(
+    timed: FilledStore, caplog: pytest.LogCaptureFixture, sent: int
+) -> None:
+    """The log goes on at the place of the lost record, with records of the same size."""
+    query = Query(timed.root, failOnDataLoss=False)
+    assert len(query.once()) == 100
+    again = cut(timed, 99)
+    again.fill(sent)
+
+    assert sorted(query.once()) == rows(99, 99 + sent)
+    again.fill(2)
+    assert sorted(query.once()) == rows(99 + sent, 101 + sent)
+    assert caplog.text.count("it lost its last records") == 1
+    again.close()
+
+
+def test_a_lost_record_fails_the_query_also_if_another_one_has_its_place(
+    timed: FilledStore,
+) -> None:
+    query = Query(timed.root)
+    assert len(query.once()) == 100
+    again = cut(timed, 99)
+    with pytest.raises(DataLossError, match=r"log of log: .* it lost its last records"):
+        query.once()
+    again.fill(5)
+    with pytest.raises(DataLossError, match=r"log of log: .* it lost its last records"):
+        query.once()
+    again.close()
+
+
+def test_a_batch_is_repeated_with_the_records_that_are_left_of_it(timed: FilledStore) -> None:
+    query = Query(timed.root, failOnDataLoss=False)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    again = cut(timed, 90)
+    again.fill(20)
+    run = query.start()
+
+    assert sorted(run.trigger() or ()) == rows(0, 90)
+    assert sorted(run.drain()) == rows(90, 110)
+    again.close()
+
+
+@pytest.mark.parametrize("round_number", range(8))
+def test_every_record_that_is_left_is_read_once_whatever_is_lost(
+    tmp_path: Path, round_number: int
+) -> None:
+    """Each record has a store time of its own, by which the test knows it."""
+    chance = random.Random(round_number)
+    clock = ManualClock()
+    store = FilledStore(tmp_path / "store", clock=clock)
+    times: list[int] = []
+
+    def grow(count: int) -> None:
+        for _ in range(count):
+            clock.advance(1)
+            times.append(clock.now_ms())
+            store.fill(1, body_bytes=chance.choice([50, 50, 300]))
+
+    grow(5)
+    given = {"maxBytesPerTrigger": chance.choice([1, 900, 1 << 30]), "failOnDataLoss": False}
+    query = Query(store.root, **given, logEnd=chance.choice(["auto", "log"]))
+    met: list[int] = []
+
+    def take(found: list[Row] | None) -> None:
+        met.extend(times[2 * offset + queue_id] for _, queue_id, offset in found or ())
+
+    run = query.start()
+    for _ in range(25):
+        what = chance.choice(["grow", "grow", "start", "fail", "read", "read", "cut", "again"])
+        if what == "grow":
+            grow(chance.randrange(20))
+        elif what == "start":
+            run = query.start()
+        elif what == "read":
+            take(run.trigger())
+        elif what == "fail":
+            try:
+                assert run.trigger(fails=True) is None
+            except SinkError:
+                run = query.start()
+        elif what == "cut" and len(times) > 6:
+            left = len(times) - chance.randrange(1, 6)
+            store = cut(store, left)
+            del times[left:]
+            run = query.start()
+        elif what == "again" and chance.random() < 0.3:
+            store.close()
+            shutil.rmtree(store.root)
+            store = FilledStore(store.root, clock=clock)
+            times.clear()
+            grow(chance.randrange(1, 12))
+            run = query.start()
+    query.options = dataclasses.replace(query.options, max_bytes_per_trigger=None)
+    take(query.once())
+    assert len(met) == len(set(met)), "a record was read twice"
+    assert set(times) <= set(met)
+    store.close()
+
+
+def test_a_log_created_again_is_read_once_from_its_begin_however_long_it_is(
+    timed: FilledStore,
+) -> None:
+    query = Query(timed.root, failOnDataLoss=False, maxBytesPerTrigger=5000)
+    assert len(query.once()) == 100
+    timed.close()
+    shutil.rmtree(timed.root)
+    fresh = FilledStore(timed.root, clock=timed.settings["clock"])
+    fresh.fill(150)
+
+    assert sorted(query.once()) == rows(0, 150)
+    fresh.close()
+
+
+def test_a_checkpoint_of_an_older_version_has_store_times_with_its_next_batch(
+    timed: FilledStore,
+) -> None:
+    query = Query(timed.root)
+    query.once()
+    query.checkpoint.ends = [json.dumps(each) for each in query.ends()]
+    assert query.start().trigger() is None
+    timed.fill(1)
+    query.once()
+    assert list(json.loads(query.checkpoint.ends[-1])) == ["$stored", "log"]
 
 
 def test_queues_that_lag_behind_are_no_loss(filled: FilledStore) -> None:

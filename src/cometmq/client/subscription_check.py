@@ -157,14 +157,15 @@ def _subscribed(table: ConsumerConnection) -> dict[str, dict[str, ComparableFilt
     members = table.subscriptions_by_client
     if members is None:
         merged = table.subscription_table.items()
-        return {THE_GROUP: {topic: _comparable(theirs) for topic, theirs in merged}}
+        return {THE_GROUP: {topic: comparable(theirs) for topic, theirs in merged}}
     return {
-        client_id: {topic: _comparable(theirs) for topic, theirs in topics.items()}
+        client_id: {topic: comparable(theirs) for topic, theirs in topics.items()}
         for client_id, topics in members.items()
     }
 
 
-def _comparable(theirs: SubscriptionData | MemberSubscription) -> ComparableFilter:
+def comparable(theirs: SubscriptionData | MemberSubscription) -> ComparableFilter:
+    """Return the filter of a subscription that a broker or a member has sent."""
     return ComparableFilter.of(
         theirs.sub_string, theirs.expression_type, is_class=theirs.class_filter_mode
     )

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 from cometmq.cli.doctor.cluster import Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, too_many
-from cometmq.client.subscription_check import ComparableFilter
+from cometmq.client.subscription_check import ComparableFilter, comparable
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
 from cometmq.model.nouns import counted
 from cometmq.model.topic import RETRY_PREFIX, Perm, application_topics
-from cometmq.protocol.bodies.client import ConsumerConnection
+from cometmq.protocol.bodies.client import ConsumerConnection, MemberSubscription
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import ResponseCode
 
@@ -157,26 +158,20 @@ async def _subscriptions(
             unasked |= {each.client_id for each in table.connection_set}
             continue
         for client_id, topics in table.subscriptions_by_client.items():
-            members[client_id] = {
-                topic: ComparableFilter.of(
-                    each.sub_string, each.expression_type, is_class=each.class_filter_mode
-                )
-                for topic, each in topics.items()
-                if not topic.startswith(RETRY_PREFIX)
-            }
+            members[client_id] = _filters(topics.items())
     for client_id in sorted(unasked - members.keys())[:MEMBERS_MAX]:
         try:
             info = await cluster.admin.running_info(group, client_id)
         except CometError:  # it may have left; a member that does not respond is no difference
             continue
-        members[client_id] = {
-            each.topic: ComparableFilter.of(
-                each.sub_string, each.expression_type, is_class=each.class_filter_mode
-            )
-            for each in info.subscription_set
-            if not each.topic.startswith(RETRY_PREFIX)
-        }
+        members[client_id] = _filters((each.topic, each) for each in info.subscription_set)
     return list(differences(group, members))
+
+
+def _filters(
+    topics: Iterable[tuple[str, SubscriptionData | MemberSubscription]],
+) -> dict[str, ComparableFilter]:
+    return {name: comparable(each) for name, each in topics if not name.startswith(RETRY_PREFIX)}
 
 
 def twins(group: str, connections: Iterable[ConsumerConnection]) -> Iterator[Finding]:

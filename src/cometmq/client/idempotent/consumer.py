@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitedTooLong
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from enum import Enum
 from typing import Any, Protocol
 
@@ -83,17 +82,8 @@ class FairLock:
         Raises:
             TimeoutError: it was not released within ``timeout`` seconds.
         """
-        turn = self._ask()
-        try:
+        with self._turn(timeout) as turn:
             turn.result(timeout)
-        except WaitedTooLong:
-            self._withdraw(turn)
-            raise TimeoutError(
-                f"the database was busy with another transaction for {timeout:g} s"
-            ) from None
-        except BaseException:
-            self._withdraw(turn)
-            raise
 
     async def wait_in_loop(self, timeout: float) -> None:
         """Acquire the lock in an event loop; a cancelled call does not hold it.
@@ -101,18 +91,9 @@ class FairLock:
         Raises:
             TimeoutError: it was not released within ``timeout`` seconds.
         """
-        turn = self._ask()
-        try:
+        with self._turn(timeout) as turn:
             async with asyncio.timeout(timeout):
                 await asyncio.wrap_future(turn)
-        except TimeoutError:
-            self._withdraw(turn)
-            raise TimeoutError(
-                f"the database was busy with another transaction for {timeout:g} s"
-            ) from None
-        except BaseException:
-            self._withdraw(turn)
-            raise
 
     def give_back(self) -> None:
         """Release the lock to the first request that waits."""
@@ -123,6 +104,20 @@ class FairLock:
                     turn.set_result(None)
                     return
             self._taken = False
+
+    @contextmanager
+    def _turn(self, timeout: float) -> Iterator[Future[None]]:
+        """Return a request for the lock, and withdraw it if the wait fails."""
+        turn = self._ask()
+        try:
+            yield turn
+        except BaseException as error:
+            self._withdraw(turn)
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(
+                    f"the database was busy with another transaction for {timeout:g} s"
+                ) from None
+            raise
 
     def _ask(self) -> Future[None]:
         turn: Future[None] = Future()

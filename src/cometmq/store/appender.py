@@ -437,7 +437,7 @@ class Appender:
         )
 
     def finish_copied(self) -> None:
-        """Add the keys of copied records to the index, and notify of their arrival."""
+        """Add the keys of copied or staged records to the index, and notify of their arrival."""
         try:
             self._dispatcher.add_keys()
         except OSError as problem:
@@ -484,12 +484,7 @@ class Appender:
         except Exception as problem:
             failed = OSError(f"{type(problem).__name__}: {problem}")
             raise self._log_failed(failed) from problem
-        try:
-            self._dispatcher.add_keys()
-        except OSError as problem:
-            self._stop_dispatch(self._log.written_to, problem)
-        if self._arrivals:
-            self._notify()
+        self.finish_copied()
         if self.on_written is not None:
             self.on_written()
 

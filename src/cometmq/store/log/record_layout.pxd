@@ -24,6 +24,9 @@ cdef void put_i32(unsigned char* memory, Py_ssize_t position, int value) noexcep
 cdef void put_i64(unsigned char* memory, Py_ssize_t position, long long value) noexcept
 
 cdef void put_bytes(unsigned char* memory, Py_ssize_t position, bytes data) noexcept
+cdef void put_memory(
+    unsigned char* memory, Py_ssize_t position, const unsigned char* source, Py_ssize_t start,
+    Py_ssize_t size) noexcept
 
 @cython.locals(
     text_bytes=cython.Py_ssize_t, body_bytes=cython.Py_ssize_t, has_separator=cython.bint)

@@ -6,8 +6,9 @@
     index entry = key_hash:i32 log_offset:i64 seconds:i32 previous:i32
 
 ``memory`` is a mapping; compiled, it is the address of the mapping, and the caller must have
-checked the bounds. Compiled and interpreted code differ here, and in a few loops of
-`consume_queue.py` and `key_index.py`.
+checked the bounds. Compiled and interpreted code differ where one number or one run of bytes is
+read or written, where recovery reads much, and in a few loops of `consume_queue.py` and
+`key_index.py`.
 Source: CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
 """
 
@@ -21,7 +22,6 @@ from cometmq.protocol.record import (
     BORN_HOST_AT,
     BORN_TIME_AT,
     FLAG_AT,
-    HEADS,
     LOG_OFFSET_AT,
     MAGIC_AT,
     PREFIX,
@@ -40,8 +40,6 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy  # type: ignore
 
 _UNIT = Struct(">qiq")
-_ENTRY = Struct(">iqii")
-_INDEX_HEADER = Struct(">qqqqii")
 _I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
 # C numbers once compiled.
 _MAGIC_AT, _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT = MAGIC_AT, BODY_CRC_AT, QUEUE_ID_AT, FLAG_AT
@@ -123,6 +121,14 @@ def put_bytes(memory: Any, position: int, data: bytes) -> None:
         memory[position : position + len(data)] = data
 
 
+def put_memory(memory: Any, position: int, source: Any, start: int, size: int) -> None:
+    """Copy ``size`` bytes from ``start`` of other memory."""
+    if cython.compiled:
+        memcpy(memory + position, source + start, size)
+    else:
+        memory[position : position + size] = source[start : start + size]
+
+
 def write_record(memory: Any, position: int, record: NewRecord, source: Any, text: Any) -> None:
     """Write a whole record.
 
@@ -134,54 +140,34 @@ def write_record(memory: Any, position: int, record: NewRecord, source: Any, tex
     """
     text_bytes = record.text_end - record.text_at
     has_separator = text_bytes + len(record.more) < record.properties_bytes
-    if cython.compiled:
-        body_bytes = record.body_end - record.body_at
-        put_i32(memory, position, record.size_bytes)
-        put_i32(memory, position + _MAGIC_AT, record.magic)
-        put_i32(memory, position + _BODY_CRC_AT, record.body_crc)
-        put_i32(memory, position + _QUEUE_ID_AT, record.queue_id)
-        put_i32(memory, position + _FLAG_AT, record.flag)
-        put_i64(memory, position + _QUEUE_OFFSET_AT, record.queue_offset)
-        put_i64(memory, position + _LOG_OFFSET_AT, record.log_offset)
-        put_i32(memory, position + _SYS_FLAG_AT, record.sys_flag)
-        put_i64(memory, position + _BORN_TIME_AT, record.born_time_ms)
-        put_bytes(memory, position + _BORN_HOST_AT, record.born_host)
-        position += _BORN_HOST_AT + len(record.born_host)
-        put_i64(memory, position, record.store_time_ms)
-        put_bytes(memory, position + 8, record.store_host)
-        position += 8 + len(record.store_host)
-        put_i32(memory, position, record.reconsume_times)
-        put_i64(memory, position + 4, record.prepared_offset)
-        put_i32(memory, position + 12, body_bytes)
-        memcpy(memory + position + 16, source + record.body_at, body_bytes)
-        position += 16 + body_bytes
-        put_bytes(memory, position, record.topic_field)
-        position += len(record.topic_field)
-        put_i16(memory, position, record.properties_bytes)
-        memcpy(memory + position + 2, text + record.text_at, text_bytes)
-        position += 2 + record.properties_bytes - len(record.more)
-        if has_separator:
-            memory[position - 1] = 2
-        put_bytes(memory, position, record.more)
-    else:
-        body = source[record.body_at : record.body_end]
-        fixed = HEADS[len(record.born_host), len(record.store_host)].pack(
-            *(record.size_bytes, record.magic, record.body_crc, record.queue_id, record.flag),
-            *(record.queue_offset, record.log_offset, record.sys_flag),
-            *(record.born_time_ms, record.born_host, record.store_time_ms, record.store_host),
-            *(record.reconsume_times, record.prepared_offset, len(body)),
-        )
-        memory[position : position + record.size_bytes] = b"".join(
-            (
-                fixed,
-                body,
-                record.topic_field,
-                _I16.pack(record.properties_bytes),
-                text[record.text_at : record.text_end],
-                b"\x02" if has_separator else b"",
-                record.more,
-            )
-        )
+    body_bytes = record.body_end - record.body_at
+    put_i32(memory, position, record.size_bytes)
+    put_i32(memory, position + _MAGIC_AT, record.magic)
+    put_i32(memory, position + _BODY_CRC_AT, record.body_crc)
+    put_i32(memory, position + _QUEUE_ID_AT, record.queue_id)
+    put_i32(memory, position + _FLAG_AT, record.flag)
+    put_i64(memory, position + _QUEUE_OFFSET_AT, record.queue_offset)
+    put_i64(memory, position + _LOG_OFFSET_AT, record.log_offset)
+    put_i32(memory, position + _SYS_FLAG_AT, record.sys_flag)
+    put_i64(memory, position + _BORN_TIME_AT, record.born_time_ms)
+    put_bytes(memory, position + _BORN_HOST_AT, record.born_host)
+    position += _BORN_HOST_AT + len(record.born_host)
+    put_i64(memory, position, record.store_time_ms)
+    put_bytes(memory, position + 8, record.store_host)
+    position += 8 + len(record.store_host)
+    put_i32(memory, position, record.reconsume_times)
+    put_i64(memory, position + 4, record.prepared_offset)
+    put_i32(memory, position + 12, body_bytes)
+    put_memory(memory, position + 16, source, record.body_at, body_bytes)
+    position += 16 + body_bytes
+    put_bytes(memory, position, record.topic_field)
+    position += len(record.topic_field)
+    put_i16(memory, position, record.properties_bytes)
+    put_memory(memory, position + 2, text, record.text_at, text_bytes)
+    position += 2 + record.properties_bytes - len(record.more)
+    if has_separator:
+        memory[position - 1] = 2
+    put_bytes(memory, position, record.more)
 
 
 def read_prefix(memory: Any, position: int) -> tuple[int, int, int, int, int, int, int, int]:
@@ -202,12 +188,9 @@ def read_prefix(memory: Any, position: int) -> tuple[int, int, int, int, int, in
 
 def write_unit(memory: Any, position: int, log_offset: int, size: int, code: int) -> None:
     """Write a unit of a consume queue."""
-    if cython.compiled:
-        put_i64(memory, position, log_offset)
-        put_i32(memory, position + 8, size)
-        put_i64(memory, position + 12, code)
-    else:
-        _UNIT.pack_into(memory, position, log_offset, size, code)
+    put_i64(memory, position, log_offset)
+    put_i32(memory, position + 8, size)
+    put_i64(memory, position + 12, code)
 
 
 def read_unit(memory: Any, position: int) -> tuple[int, int, int]:
@@ -235,18 +218,14 @@ def add_entry(
     Returns:
         The number of the entry that was the newest before, 0 for none.
     """
-    previous = get_i32(memory, slot) if cython.compiled else _I32.unpack_from(memory, slot)[0]
+    previous = get_i32(memory, slot)
     if previous <= 0 or previous > number:
         previous = 0
-    if cython.compiled:
-        put_i32(memory, position, key_hash)
-        put_i64(memory, position + 4, log_offset)
-        put_i32(memory, position + 12, seconds)
-        put_i32(memory, position + 16, previous)
-        put_i32(memory, slot, number)
-    else:
-        _ENTRY.pack_into(memory, position, key_hash, log_offset, seconds, previous)
-        _I32.pack_into(memory, slot, number)
+    put_i32(memory, position, key_hash)
+    put_i64(memory, position + 4, log_offset)
+    put_i32(memory, position + 12, seconds)
+    put_i32(memory, position + 16, previous)
+    put_i32(memory, slot, number)
     return previous
 
 
@@ -278,29 +257,22 @@ def write_index_header(
     next_entry: int,
 ) -> None:
     """Write the header of an index file."""
-    if cython.compiled:
-        put_i64(memory, 0, begin_ms)
-        put_i64(memory, 8, end_ms)
-        put_i64(memory, 16, begin_log)
-        put_i64(memory, 24, end_log)
-        put_i32(memory, 32, slots_used)
-        put_i32(memory, 36, next_entry)
-    else:
-        _INDEX_HEADER.pack_into(
-            memory, 0, begin_ms, end_ms, begin_log, end_log, slots_used, next_entry
-        )
+    put_i64(memory, 0, begin_ms)
+    put_i64(memory, 8, end_ms)
+    put_i64(memory, 16, begin_log)
+    put_i64(memory, 24, end_log)
+    put_i32(memory, 32, slots_used)
+    put_i32(memory, 36, next_entry)
 
 
 def read_entry(memory: Any, position: int) -> tuple[int, int, int, int]:
     """Return key hash, log offset, seconds and previous entry of an entry of an index file."""
-    if cython.compiled:
-        return (
-            get_i32(memory, position),
-            get_i64(memory, position + 4),
-            get_i32(memory, position + 12),
-            get_i32(memory, position + 16),
-        )
-    return _ENTRY.unpack_from(memory, position)
+    return (
+        get_i32(memory, position),
+        get_i64(memory, position + 4),
+        get_i32(memory, position + 12),
+        get_i32(memory, position + 16),
+    )
 
 
 def count_valid_units(memory: Any, start: int, stop: int) -> int:

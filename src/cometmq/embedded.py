@@ -36,7 +36,7 @@ import msgspec
 
 from cometmq.model.arguments import Missing, shows_line
 from cometmq.model.errors import CometError, ConfigError
-from cometmq.system.files import FileLock, SystemFiles, is_disk_full
+from cometmq.system.files import FileLock, Files, is_disk_full
 from cometmq.system.platforms import SYSTEM, require_servers
 
 __all__ = ["Broker", "EmbeddedError", "open"]
@@ -299,7 +299,7 @@ class Broker:
         path = self._files / START_LOCK
         while True:
             try:
-                return SystemFiles().lock(path, b"")
+                return Files().lock(path, b"")
             except BlockingIOError:
                 self._check_time(
                     deadline, lambda: f"{path} was locked by another process that starts it"
@@ -321,7 +321,7 @@ class Broker:
         lock and knows the token.
         """
         with contextlib.suppress(BlockingIOError):
-            SystemFiles().lock(self._files / SERVER_LOCK, b"").release()
+            Files().lock(self._files / SERVER_LOCK, b"").release()
             return False
         try:
             data = (self._files / ADDRESS).read_bytes()

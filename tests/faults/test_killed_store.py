@@ -63,12 +63,12 @@ from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import NewRecord
-from cometmq.system.files import SystemMappedFile
+from cometmq.system.files import MappedFile
 from support.stores.small_stores import BROKER, PRODUCER, opened, put
 store = opened(Path(sys.argv[1]), commit_log_file_bytes=2**16, index_entries=10_000)
 for number in range(300):
     put(store, b"%d" % number, properties={"KEYS": f"k{number}"})
-SystemMappedFile.write = lambda *write: os.kill(os.getpid(), 9)
+MappedFile.write = lambda *write: os.kill(os.getpid(), 9)
 lost = encode_batch([BatchItem(0, b"lost", b"KEYS\\x01lost\\x02")] * 150)
 hosts = {"born_host": PRODUCER, "store_host": BROKER}
 store.append_batch(NewRecord("orders", 0, lost, born_time_ms=5, **hosts))

@@ -28,7 +28,7 @@ from cometmq.broker.failover.epochs.wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VECTORS
 
 RECORDING = VECTORS / "ha/5.3.3-controller"
@@ -92,7 +92,7 @@ def test_the_recorded_epoch_files(name: str) -> None:
 
 
 def test_the_epoch_file_and_its_backup_of_an_elected_broker(tmp_path: Path) -> None:
-    epochs = EpochFile(tmp_path, SystemFiles())
+    epochs = EpochFile(tmp_path, Files())
     epochs.received(Epoch(1, 0))
     epochs.begin(5, 93229)
     for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):

@@ -17,7 +17,7 @@ from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.sql92 import compile_expression
 from cometmq.store import GetStatus, MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VECTORS, VERSIONS, values
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import put
@@ -34,7 +34,7 @@ def facts_of(version: str) -> dict[str, Any]:
 
 def filters_of(root: Path) -> FilterTable:
     settings = BrokerSettings(enable_calc_filter_bit_map=True, enable_property_filter=True)
-    file = JsonFile(root / "config" / "consumerFilter.json", SystemFiles())
+    file = JsonFile(root / "config" / "consumerFilter.json", Files())
     filters = FilterTable(lambda: settings, file, clock=ManualClock(2_000_000_000_000))
     filters.load()
     return filters
@@ -111,7 +111,7 @@ def test_the_file_of_rocketmq_is_read_and_written(version: str, tmp_path: Path) 
 def test_extension_files_are_equal_byte_for_byte(version: str, tmp_path: Path) -> None:
     """All of them are deleted, and the messages are dispatched again."""
     root = unpack_store(f"{version}-filter", tmp_path)
-    files = SystemFiles()
+    files = Files()
     expected = files_below(root / "consumequeue_ext")
     queues = files_below(root / "consumequeue")
     for folder in ("consumequeue", "consumequeue_ext", "index"):

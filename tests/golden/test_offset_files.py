@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.broker.offsets.offset_store import OffsetStore, read_numbers
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VERSIONS
 from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
@@ -30,20 +30,20 @@ def test_consumer_offsets_are_read_and_written_again(config: Path) -> None:
     path = config / "consumerOffset.json"
     expected = {key: numbers(text) for key, text in NUMBERS.findall(path.read_text())}
     assert expected
-    offsets = OffsetStore(JsonFile(path, SystemFiles()), clock=ManualClock())
+    offsets = OffsetStore(JsonFile(path, Files()), clock=ManualClock())
     offsets.load(lambda topic, queue_id: (0, 2**63 - 1))
     assert offsets.table() == expected
 
     offsets.commit("g", "T", 3, 4)
     offsets.persist(lambda: None)
-    again = OffsetStore(JsonFile(path, SystemFiles()), clock=ManualClock())
+    again = OffsetStore(JsonFile(path, Files()), clock=ManualClock())
     again.load(lambda topic, queue_id: (0, 2**63 - 1))
     assert again.table() == expected | {"T@g": {3: 4}}
     assert again.version == offsets.version
 
 
 def test_delay_offsets_are_read(config: Path) -> None:
-    file = JsonFile(config / "delayOffset.json", SystemFiles())
+    file = JsonFile(config / "delayOffset.json", Files())
     content = file.load()
     assert content is not None
     text = re.search(r'"offsetTable":\{([0-9:,]+)', file.path.read_text())

@@ -17,7 +17,7 @@ from cometmq.broker.replication.slave import LogCopy
 from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, Role
 from cometmq.store import MessageStore
-from cometmq.system.clock import SystemClock
+from cometmq.system.clock import Clock
 from support.brokers.replication_peer import Peer, listening
 from support.stores.small_stores import opened
 from support.wire.recorded import VERSIONS
@@ -117,7 +117,7 @@ async def test_our_slave_reports_what_the_recorded_one_reported(
     store = copied(tmp_path, log_before(version, 0, session.first))
     async with listening() as masters:
         role = Role(SLAVE, 1, ha_address=masters.address)
-        copy = LogCopy(role, store, BrokerSettings, commit=None, clock=SystemClock())
+        copy = LogCopy(role, store, BrokerSettings, commit=None, clock=Clock())
         copy.start()
         master = await masters.accept()
         first = await master.report()

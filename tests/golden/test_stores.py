@@ -16,7 +16,7 @@ from cometmq.protocol.record import decode_record
 from cometmq.store import GetStatus, MessageStore, StoreSettings
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VECTORS, VERSIONS, values
 from support.stores.small_stores import put
 from support.wire.recorded import unpack_store
@@ -247,7 +247,7 @@ def test_further_messages_go_behind_the_recorded_ones(name: str, settings: Store
 def test_deleted_queues_index_and_checkpoint_are_made_again(
     name: str, settings: StoreSettings
 ) -> None:
-    files = SystemFiles()
+    files = Files()
     for folder in ("consumequeue", "consumequeue_ext", "index"):
         files.remove_tree(settings.root / folder)
     files.remove(settings.root / "checkpoint")

@@ -28,7 +28,7 @@ from cometmq.protocol.record import decode_record
 from cometmq.remoting import Request
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VERSIONS, recorded, values
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
@@ -118,7 +118,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
 
 
 def _json(folder: Path, name: str) -> JsonFile:
-    return JsonFile(folder / "store" / "config" / f"{name}.json", SystemFiles())
+    return JsonFile(folder / "store" / "config" / f"{name}.json", Files())
 
 
 def _half(case: dict[str, Any], log_offset: int) -> HalfMessage:

@@ -27,7 +27,7 @@ from cometmq.namesrv.app import SETTINGS as NAMESRV_SETTINGS
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import files_below
 from cometmq.remoting.ports import LOOPBACK, free_broker_port, free_port
-from cometmq.system.clock import SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.testing.cluster import SMALL_FILES
@@ -45,7 +45,7 @@ USERS = {
 SLAVE = {"brokerName": "a", "brokerRole": "SLAVE", "brokerId": "1"}
 
 
-class ShiftedClock(SystemClock):
+class ShiftedClock(Clock):
     """A clock that is wrong."""
 
     def __init__(self, ahead_ms: int) -> None:
@@ -76,9 +76,7 @@ class Servers:
         self.names.append(server.address)
         return server
 
-    async def broker(
-        self, name: str = "a", clock: SystemClock | None = None, **settings: str
-    ) -> Broker:
+    async def broker(self, name: str = "a", clock: Clock | None = None, **settings: str) -> Broker:
         port = free_broker_port()
         values = {
             **SMALL_FILES,

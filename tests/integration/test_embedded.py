@@ -26,7 +26,7 @@ from cometmq import embedded
 from cometmq.cli.embedded_server import LOG_BYTES_MAX, BoundedLog
 from cometmq.client import ConfigError, Producer, PushConsumer, StartFrom, StoredMessage, blocking
 from cometmq.embedded import EmbeddedError
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from cometmq.testing import ServerProcess
 from support.processes.root import mounted_in_memory
 
@@ -100,7 +100,7 @@ def address_of(folder: Path) -> embedded.Address:
 def runs(folder: Path) -> bool:
     """Whether a process is the broker of the folder."""
     try:
-        SystemFiles().lock(folder / embedded.FILES / embedded.SERVER_LOCK, b"").release()
+        Files().lock(folder / embedded.FILES / embedded.SERVER_LOCK, b"").release()
     except BlockingIOError:
         return True
     return False
@@ -308,7 +308,7 @@ def test_a_forked_child_does_not_hold_the_broker(folder: Path) -> None:
 def test_a_child_that_is_forked_during_a_start_does_not_hold_the_folder(folder: Path) -> None:
     files = folder / embedded.FILES
     files.mkdir(parents=True)
-    held = SystemFiles().lock(files / embedded.SERVER_LOCK, b"")  # the start waits for it
+    held = Files().lock(files / embedded.SERVER_LOCK, b"")  # the start waits for it
     running = embedded.open(folder)
     with contextlib.ExitStack() as started:
         starting = threading.Thread(target=lambda: started.enter_context(running))
@@ -324,7 +324,7 @@ def test_a_child_that_is_forked_during_a_start_does_not_hold_the_folder(folder: 
         try:
             held.release()
             starting.join()
-            SystemFiles().lock(files / embedded.START_LOCK, b"").release()
+            Files().lock(files / embedded.START_LOCK, b"").release()
             started.close()
             assert not runs(folder)
         finally:
@@ -454,7 +454,7 @@ def test_a_close_ends_a_start_in_another_thread(folder: Path) -> None:
     files = folder / embedded.FILES
     files.mkdir(parents=True)
     running = embedded.open(folder)
-    held = SystemFiles().lock(files / embedded.START_LOCK, b"")  # the start waits for it
+    held = Files().lock(files / embedded.START_LOCK, b"")  # the start waits for it
     with ThreadPoolExecutor(1) as threads:
         starting = threads.submit(running.start)
         deadline = time.monotonic() + IN_TIME_S
@@ -493,7 +493,7 @@ def test_a_file_that_cannot_be_used_is_named(folder: Path, name: str) -> None:
     path = folder / embedded.FILES / name
     path.mkdir(parents=True)
     if name == embedded.ADDRESS:
-        held = SystemFiles().lock(path.with_name(embedded.SERVER_LOCK), b"")
+        held = Files().lock(path.with_name(embedded.SERVER_LOCK), b"")
     try:
         with pytest.raises(EmbeddedError, match=f"cannot use the folder .*/{name}: Is a directory"):
             embedded.open(folder).start()

@@ -30,7 +30,7 @@ from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.store import StoreUnavailableError
-from cometmq.system.clock import SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.log_format import fields_of
 from support.brokers.pairs import LIMIT_S
 from support.checks.waiting import until
@@ -680,7 +680,7 @@ async def test_a_master_that_stood_still_stays_in_doubt_until_a_controller_respo
             await asyncio.sleep(0.05)
 
 
-class SuspendedMachine(SystemClock):
+class SuspendedMachine(Clock):
     """The clock of a machine that was suspended for a minute."""
 
     def since_boot(self) -> float:

@@ -24,8 +24,8 @@ from cometmq.protocol.headers.namesrv import PutKvConfigRequest, QueryDataVersio
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
 from cometmq.remoting.ports import free_port
 from cometmq.store.config_files import JsonFile
-from cometmq.system.clock import SystemClock
-from cometmq.system.files import SystemFiles
+from cometmq.system.clock import Clock
+from cometmq.system.files import Files
 from support.checks.waiting import until
 
 TIMEOUT_S = 60.0
@@ -38,8 +38,8 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.settings = BrokerSettings(broker_name="broker-a", register_broker_timeout_ms=30_000)
-        file = JsonFile(folder / "topics.json", SystemFiles())
-        self.topics = TopicTable(lambda: self.settings, file, clock=SystemClock())
+        file = JsonFile(folder / "topics.json", Files())
+        self.topics = TopicTable(lambda: self.settings, file, clock=Clock())
         self.topics.load()
         self.client = RemotingClient(name="broker")
         self.role = Role()

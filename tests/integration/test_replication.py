@@ -33,7 +33,7 @@ from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.broker_admin import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
-from cometmq.system.clock import SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.failure_log import LINES_MAX
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.brokers.replication_peer import Peer, listening
@@ -624,7 +624,7 @@ async def test_a_connection_that_is_made_while_the_role_changes_ends(
             return made
 
         monkeypatch.setattr(loop, "create_connection", change_meanwhile)
-        copy = slave_module.LogCopy(role, store, BrokerSettings, commit=None, clock=SystemClock())
+        copy = slave_module.LogCopy(role, store, BrokerSettings, commit=None, clock=Clock())
         role.on_change(copy.role_changed)
         copy.start()
         master = await masters.accept()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import Producer
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 LIMIT_S = 120.0
 NOT_NEEDED = {
@@ -90,7 +90,7 @@ async def test_a_broker_alone_loads_no_name_server_and_no_supervisor(tmp_path: P
 def test_a_start_does_not_look_at_reserved_space_that_an_earlier_one_read(tmp_path: Path) -> None:
     """ext4 and XFS take such space for data while its pages of zeros are in memory."""
     size = 16 * 1024 * 1024
-    file = SystemFiles().open_mapped(tmp_path / "log", size, create=True)
+    file = Files().open_mapped(tmp_path / "log", size, create=True)
     file.reserve(0, size)
     file.write(0, b"record")
 

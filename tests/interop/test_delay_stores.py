@@ -11,7 +11,7 @@ import pytest
 from servers import CometStandalone, RealBroker, RealNameServer, Settings
 
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.stores.scheduled_messages import Wire, frames_of
 
 SETTINGS: Settings = {
@@ -35,7 +35,7 @@ def delivered(broker: CometStandalone | RealBroker) -> int:
 
 def stored(store: Path) -> dict[str, Any]:
     """The file of offsets; empty before it exists."""
-    return JsonFile(store / "config" / "delayOffset.json", SystemFiles()).load() or {}
+    return JsonFile(store / "config" / "delayOffset.json", Files()).load() or {}
 
 
 def first_level_is_stored(store: Path) -> bool:

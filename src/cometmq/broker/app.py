@@ -27,9 +27,9 @@ from cometmq.broker.role_changes import RoleChanges
 from cometmq.metrics.config import MetricsSettings
 from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store import StoreSettings
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Broker:
         self._settings = settings = configuration.reader_of(BrokerSettings)
         self._name_servers = name_servers or (lambda: settings().namesrv_addr)
         self._config_file = config_file
-        self._clock = clock or SystemClock()
-        self._files = files or SystemFiles()
+        self._clock = clock or Clock()
+        self._files = files or Files()
         self._log_tls = LogTls(configuration)
         self._client = client_of(configuration)
         self._running: _Running | None = None

@@ -44,7 +44,7 @@ from cometmq.embedded import (
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import LOOPBACK
-from cometmq.system.files import FileLock, SystemFiles
+from cometmq.system.files import FileLock, Files
 from cometmq.system.log_format import LogSettings
 
 TOKEN_BYTES = 24
@@ -241,7 +241,7 @@ def _lock(folder: Path) -> FileLock:
     deadline = time.monotonic() + STOP_S
     while True:
         try:
-            return SystemFiles().lock(folder / SERVER_LOCK, b"")
+            return Files().lock(folder / SERVER_LOCK, b"")
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise CometError(

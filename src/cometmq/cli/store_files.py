@@ -15,9 +15,9 @@ from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, take_backup
 from cometmq.store.inspect import QueueSummary, StoreReader
-from cometmq.system.clock import SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.configuration import load
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.platforms import SERVERS
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from cometmq.system.settings import describe
@@ -80,7 +80,7 @@ def backup(path: Path, target: Path, config: Path | None, *, link: bool) -> None
     """
     began_s = time.monotonic()
     settings = _settings(path, config)
-    made = take_backup(settings, target, now_ms=SystemClock().now_ms, link=link)
+    made = take_backup(settings, target, now_ms=Clock().now_ms, link=link)
     print(f"backup={target} {_contents(made)} seconds={time.monotonic() - began_s:.1f}")
 
 
@@ -133,7 +133,7 @@ def _loaded(path: Path, config: Path | None) -> StoreSettings:
         file=config,
         command_line={"storePathRootDir": str(path)},
     )[StoreSettings]
-    kept = kept_log_file_bytes(settings, SystemFiles())
+    kept = kept_log_file_bytes(settings, Files())
     return dataclasses.replace(settings, commit_log_file_bytes=kept)
 
 

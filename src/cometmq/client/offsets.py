@@ -34,7 +34,7 @@ from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.heartbeat import ConsumeFromWhere
 from cometmq.remoting.tasks import raise_unless_failure
 from cometmq.system.failure_log import FailureLog
-from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
+from cometmq.system.files import Files, load_with_backup, save_with_backup
 
 __all__ = ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore", "StartFrom"]
 
@@ -302,7 +302,7 @@ class LocalOffsetStore(OffsetsInMemory):
         super().__init__()
         self.path = offset_file(folder, client_id, group)
         """The file."""
-        self._files = files or SystemFiles()
+        self._files = files or Files()
         self._strict = strict
         self._kept: dict[MessageQueue, QueueOffset] = {}
         self._version = self._written = 0

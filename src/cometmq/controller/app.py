@@ -38,10 +38,10 @@ from cometmq.remoting import (
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.jobs import Job, JobRunner
 from cometmq.remoting.ports import reachable_host
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Controller:
     ) -> None:
         self.configuration = configuration
         self._etcd = etcd
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._settings = configuration.reader_of(ControllerSettings)
         self._supervisor = Supervisor("controller")
         self._started_s = self._clock.monotonic()
@@ -129,7 +129,7 @@ class Controller:
             table, self._live, self._elections, self.active, settings.controller_group
         )
         """Handles the requests of brokers and elections."""
-        files = files or SystemFiles()
+        files = files or Files()
         access = server_guard(configuration, NEEDS, self._clock, files)
         config = ConfigUpdate(
             configuration,

@@ -20,7 +20,7 @@ from cometmq.metrics.page import COUNTER, GAUGE, Buckets, Collect, Head, Metric,
 from cometmq.metrics.push import MetricsPush
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.remoting.slices import Slices
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 try:
     import grpc  # type: ignore[import-untyped]
@@ -162,7 +162,7 @@ class OtlpPush(MetricsPush):
         super().__init__(collect, settings.grpc_interval_ms / 1000, settings.grpc_target)
         self._settings = settings
         self._labels = labels
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._began_ns = self._clock.now_ms() * 1_000_000
         self._channel: Any = None
         self._export: Any = None

@@ -30,9 +30,9 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.features import handlers_of
 from cometmq.remoting.jobs import JobRunner
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.log_format import LogSettings
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
@@ -78,7 +78,7 @@ class NameServer:
         access: ServerGuard | None = None,
     ) -> None:
         self.configuration = _configuration(settings or NameServerSettings())
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._settings = self.configuration.reader_of(NameServerSettings)
         self._supervisor = Supervisor("namesrv")
         self._started_ms = self._now_ms()
@@ -90,7 +90,7 @@ class NameServer:
             name="namesrv-client",
             hooks=signing_hooks(self.configuration[AccountSettings].inner_client_credentials),
         )
-        files = files or SystemFiles()
+        files = files or Files()
         if access is None:
             access = server_guard(self.configuration, NEEDS, self._clock, files)
         self.core = open_core(

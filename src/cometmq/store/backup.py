@@ -40,7 +40,7 @@ from cometmq.store.lifecycle.loader import Loader
 from cometmq.store.log.segments import Segments
 from cometmq.store.message_store import MessageStore
 from cometmq.store.paths import StorePaths, segment_name
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.platforms import SERVERS
 from cometmq.system.settings import describe
 from cometmq.system.sparse_files import copy_sparse, digest_of
@@ -272,7 +272,7 @@ class _Taking:
         self._now_ms = now_ms
         self._link = link
         self._on_block = on_block
-        self._files: Files = SystemFiles()
+        self._files: Files = Files()
         self._copy = dataclasses.replace(
             settings, root=part, commit_log_dir=None, cut_damaged_log=False
         )
@@ -508,7 +508,7 @@ def _check_log(settings: StoreSettings, original: Path, begin: int, end: int) ->
         StoreCorruptError: there is something else.
     """
     segments = Loader(
-        settings, StorePaths(settings), SystemFiles(), lambda: 0, read_only=True
+        settings, StorePaths(settings), Files(), lambda: 0, read_only=True
     ).log_segments()
     try:
         segments.load()
@@ -557,7 +557,7 @@ def _new_directory(target: Path, *, like: Path) -> Iterator[Path]:
         part.chmod(like.stat().st_mode & 0o777)
         SERVERS.sync_tree(part)
         part.rename(target)
-        SystemFiles().sync_dir(target.parent)
+        Files().sync_dir(target.parent)
     except OSError as problem:
         shutil.rmtree(part, ignore_errors=True)
         raise StoreError(f"cannot make {target}: {problem}") from problem

@@ -28,7 +28,7 @@ from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.paths import StorePaths
 from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.dispatch import Dispatcher, QueueTable
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 
 _CRC_MARKER = b"\x02__CRC32#\x01"
 _CRC_PROPERTY_BYTES = 20
@@ -96,7 +96,7 @@ class StoreReader:
     """
 
     def __init__(self, settings: StoreSettings, *, files: Files | None = None) -> None:
-        self._files = files or SystemFiles()
+        self._files = files or Files()
         self.paths = StorePaths(settings)
         loader = Loader(settings, self.paths, self._files, lambda: 0, read_only=True)
         segments = loader.log_segments()

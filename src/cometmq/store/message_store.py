@@ -59,8 +59,8 @@ from cometmq.store.queues.time_search import (
 )
 from cometmq.store.queues.unit_buffers import unwritten_units
 from cometmq.store.replica import Replica
-from cometmq.system.clock import Clock, SystemClock
-from cometmq.system.files import FileLock, Files, SystemFiles
+from cometmq.system.clock import Clock
+from cometmq.system.files import FileLock, Files
 from cometmq.system.platforms import SERVERS
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ class MessageStore:
     ) -> None:
         self.settings = settings
         self.paths = StorePaths(settings)
-        self._clock = clock or SystemClock()
-        self._files = files or SystemFiles()
+        self._clock = clock or Clock()
+        self._files = files or Files()
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -81,176 +81,8 @@ class DiskUsage(msgspec.Struct, frozen=True):
         return -(-self.used_bytes * 100 // whole) / 100 if whole else 0.0
 
 
-class FileLock(Protocol):
-    """A lock on a file, held against other processes."""
-
-    def release(self) -> None:
-        """Release the lock; a second call does nothing."""
-
-
-class MappedFile(Protocol):
-    """A file of fixed size that is read and written through its mapping."""
-
-    path: Path
-    size_bytes: int
-    map: mmap.mmap
-    was_brought_in: bool
-    """Whether `bring_in` has read any part of it from the disk."""
-
-    def reserve(self, start: int, stop: int) -> None:
-        """Reserve space on the disk for bytes ``start`` to ``stop``.
-
-        Raises:
-            OSError: the disk is full (ENOSPC) or broken.
-        """
-
-    def sync(self) -> None:
-        """Return when all bytes written so far are on the disk; from any thread.
-
-        Raises:
-            OSError: they may not be; the kernel may have dropped them.
-        """
-
-    def zero(self, start: int, stop: int) -> int:
-        """Make bytes ``start`` to ``stop`` zero; return how many were not."""
-
-    def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
-
-    def advise_random(self) -> None:
-        """Advise the kernel to read single pages."""
-
-    def is_resident(self, start: int, stop: int) -> bool:
-        """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk."""
-
-    def bring_in(self, start: int, stop: int) -> None:
-        """Read bytes ``start`` to ``stop`` into memory; from any thread, without the GIL.
-
-        Raises:
-            OSError: the disk is broken.
-        """
-
-    def write(self, start: int, data: bytes | memoryview) -> None:
-        """Write bytes from ``start`` on, for which there is space; readers of ``map`` see them.
-
-        Raises:
-            OSError: the disk is full or broken; any part may have been written.
-        """
-
-    def close(self) -> None:
-        """Close the file; holders of ``map`` or of a slice of it can still read."""
-
-
-class Files(Protocol):
+class Files:
     """All file operations of the servers."""
-
-    def make_dirs(self, path: Path) -> None:
-        """Make a directory and those above it, where they are missing."""
-
-    def entries(self, path: Path) -> list[Entry]:
-        """Return the entries of a directory, by name; none if it is missing."""
-
-    def exists(self, path: Path) -> bool:
-        """Return whether there is a file or directory."""
-
-    def read(self, path: Path) -> bytes | None:
-        """Return the whole of a file, or None if it is missing."""
-
-    def write(self, path: Path, data: bytes) -> None:
-        """Write a whole file and sync it."""
-
-    def overwrite(self, path: Path, data: bytes) -> None:
-        """Write and sync bytes at the start of a file that keeps its size; make it if missing.
-
-        An existing file needs no space on the disk for this. A power cut may leave any of its
-        sectors old and any new.
-        """
-
-    def rename(self, path: Path, target: Path) -> None:
-        """Rename a file, replacing ``target``."""
-
-    def link(self, path: Path, target: Path) -> None:
-        """Give a file a second name.
-
-        Raises:
-            OSError: the file system has no such names, or the disk refused.
-        """
-
-    def remove(self, path: Path) -> None:
-        """Remove a file; does nothing if it is missing."""
-
-    def remove_tree(self, path: Path) -> None:
-        """Remove a directory and its content; does nothing if it is missing."""
-
-    def sync_dir(self, path: Path) -> None:
-        """Return when the names in a directory are on the disk."""
-
-    def file_system(self, path: Path) -> FileSystem | None:
-        """Return the file system of a directory, if it can sync all its files at once."""
-
-    def modified_ms(self, path: Path) -> int:
-        """Return when a file was last written, in ms since 1970."""
-
-    def usage(self, path: Path) -> DiskUsage:
-        """Return how full the partition of ``path`` is; the path may not exist yet."""
-
-    def boot_id(self) -> str:
-        """Return a text that differs after each start of the machine; empty if unknown."""
-
-    def lock(self, path: Path, content: bytes) -> FileLock:
-        """Lock byte 0 of a file and write ``content`` into it.
-
-        Raises:
-            BlockingIOError: another process holds the lock, or this one does.
-        """
-
-    def write_part(
-        self,
-        path: str,
-        start: int,
-        data: bytes,
-        *,
-        new_size_bytes: int | None = None,
-        reserve_bytes: int = 0,
-    ) -> None:
-        """Write bytes into a file without mapping it; they are not synced.
-
-        Args:
-            path: where it is.
-            start: where the bytes go.
-            data: the bytes.
-            new_size_bytes: make the file with this size, sparse and all zero; None if it exists.
-            reserve_bytes: take space on the disk for this number of bytes from ``start`` on.
-
-        Raises:
-            OSError: the disk is full or broken, or there is no such file.
-        """
-
-    def open_mapped(
-        self,
-        path: Path,
-        size_bytes: int,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        keep_open: bool = True,
-    ) -> MappedFile:
-        """Map a whole file of ``size_bytes``.
-
-        Args:
-            path: where it is.
-            size_bytes: its fixed size.
-            create: make it new, sparse and all zero.
-            read_only: refuse to write it.
-            keep_open: keep a descriptor, for files that are synced often.
-
-        Raises:
-            OSError: it is missing, cannot be made, or is shorter.
-        """
-
-
-class SystemFiles:
-    """The file system of the machine."""
 
     def make_dirs(self, path: Path) -> None:
         """Make a directory and those above it, where they are missing."""
@@ -284,7 +116,11 @@ class SystemFiles:
             SYSTEM.sync_file(file.fileno())
 
     def overwrite(self, path: Path, data: bytes) -> None:
-        """Write and sync bytes at the start of a file that keeps its size; make it if missing."""
+        """Write and sync bytes at the start of a file that keeps its size; make it if missing.
+
+        An existing file needs no space on the disk for this. A power cut may leave any of its
+        sectors old and any new.
+        """
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -300,7 +136,11 @@ class SystemFiles:
         SYSTEM.replace(path, target)
 
     def link(self, path: Path, target: Path) -> None:
-        """Give a file a second name."""
+        """Give a file a second name.
+
+        Raises:
+            OSError: the file system has no such names, or the disk refused.
+        """
         os.link(path, target)
 
     def remove(self, path: Path) -> None:
@@ -339,7 +179,11 @@ class SystemFiles:
         return SERVERS.boot_id()
 
     def lock(self, path: Path, content: bytes) -> FileLock:
-        """Lock byte 0 of a file and write ``content`` into it."""
+        """Lock byte 0 of a file and write ``content`` into it.
+
+        Raises:
+            BlockingIOError: another process holds the lock, or this one does.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             SYSTEM.lock(descriptor)
@@ -347,7 +191,7 @@ class SystemFiles:
         except OSError:
             os.close(descriptor)
             raise
-        return _SystemLock(descriptor)
+        return FileLock(descriptor)
 
     def write_part(
         self,
@@ -358,7 +202,18 @@ class SystemFiles:
         new_size_bytes: int | None = None,
         reserve_bytes: int = 0,
     ) -> None:
-        """Write bytes into a file without mapping it; they are not synced."""
+        """Write bytes into a file without mapping it; they are not synced.
+
+        Args:
+            path: where it is.
+            start: where the bytes go.
+            data: the bytes.
+            new_size_bytes: make the file with this size, sparse and all zero; None if it exists.
+            reserve_bytes: take space on the disk for this number of bytes from ``start`` on.
+
+        Raises:
+            OSError: the disk is full or broken, or there is no such file.
+        """
         flags = os.O_WRONLY if new_size_bytes is None else os.O_WRONLY | _CREATE
         descriptor = os.open(path, flags, 0o644)
         try:
@@ -379,24 +234,36 @@ class SystemFiles:
         read_only: bool = False,
         keep_open: bool = True,
     ) -> MappedFile:
-        """Map a whole file of ``size_bytes``."""
-        return SystemMappedFile(
-            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
-        )
+        """Map a whole file of ``size_bytes``.
+
+        Args:
+            path: where it is.
+            size_bytes: its fixed size.
+            create: make it new, sparse and all zero.
+            read_only: refuse to write it.
+            keep_open: keep a descriptor, for files that are synced often.
+
+        Raises:
+            OSError: it is missing, cannot be made, or is shorter.
+        """
+        return MappedFile(path, size_bytes, create=create, read_only=read_only, keep_open=keep_open)
 
 
-class _SystemLock:
+class FileLock:
+    """A lock on a file, held against other processes."""
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class SystemMappedFile:
-    """A mapped file of the machine; see `MappedFile`."""
+class MappedFile:
+    """A file of fixed size that is read and written through its mapping."""
 
     def __init__(
         self, path: Path, size_bytes: int, *, create: bool, read_only: bool, keep_open: bool
@@ -404,6 +271,7 @@ class SystemMappedFile:
         self.path = path
         self.size_bytes = size_bytes
         self.was_brought_in = False
+        """Whether `bring_in` has read any part of it from the disk."""
         self._closing = threading.Lock()
         self._closed = False
         self._address = 0
@@ -425,14 +293,22 @@ class SystemMappedFile:
             self._drop_descriptor()
 
     def reserve(self, start: int, stop: int) -> None:
-        """Reserve space on the disk for bytes ``start`` to ``stop``."""
+        """Reserve space on the disk for bytes ``start`` to ``stop``.
+
+        Raises:
+            OSError: the disk is full (ENOSPC) or broken.
+        """
         length = min(stop, self.size_bytes) - start
         if length > 0:
             with self._opened() as descriptor:
                 SERVERS.reserve(descriptor, start, length)
 
     def sync(self) -> None:
-        """Return when all bytes written so far are on the disk; from any thread."""
+        """Return when all bytes written so far are on the disk; from any thread.
+
+        Raises:
+            OSError: they may not be; the kernel may have dropped them.
+        """
         with self._closing:
             if self._descriptor >= 0:
                 SERVERS.sync_mapping(self.map, self.path, self._descriptor)
@@ -470,6 +346,9 @@ class SystemMappedFile:
 
         The descriptor is one of its own: another thread may close the kept one at any moment, and
         the advice is not for those who map the file.
+
+        Raises:
+            OSError: the disk is broken.
         """
         self.was_brought_in = True
         try:
@@ -484,7 +363,11 @@ class SystemMappedFile:
             os.close(descriptor)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
-        """Write bytes from ``start`` on, for which there is room."""
+        """Write bytes from ``start`` on, for which there is space; readers of ``map`` see them.
+
+        Raises:
+            OSError: the disk is full or broken; any part may have been written.
+        """
         SERVERS.write_at(self._descriptor, data, start)
 
     def close(self) -> None:

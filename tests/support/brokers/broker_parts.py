@@ -38,7 +38,7 @@ from cometmq.remoting import Connection, RequestHandler
 from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import put
@@ -56,7 +56,7 @@ class BrokerParts:
     """
 
     def __init__(self, folder: Path, *, has_bitmaps: bool = False) -> None:
-        files, self.clock = SystemFiles(), ManualClock()
+        files, self.clock = Files(), ManualClock()
         settings = BrokerSettings(broker_name="broker-a", enable_calc_filter_bit_map=has_bitmaps)
         self.store = MessageStore(
             StoreSettings(

@@ -24,7 +24,7 @@ from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 
 def core_of(
@@ -43,7 +43,7 @@ def core_of(
     cold_reads: ColdReads | None = None,
 ) -> Core:
     """Parts that are not given are made here; files of theirs are in the folder of the store."""
-    files = SystemFiles()
+    files = Files()
     filter_file = JsonFile(store.settings.root / "config" / "consumerFilter.json", files)
     counters = stats or BrokerStats("C", clock=clock, is_system_topic=topics.is_system)
     return Core(

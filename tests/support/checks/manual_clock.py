@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from cometmq.system.clock import Clock
 
-class ManualClock:
+
+class ManualClock(Clock):
     """A clock that only moves when it is advanced.
 
     Args:

@@ -15,8 +15,8 @@ from cometmq.broker.failover.epochs.in_sync import BrokerIds
 from cometmq.broker.failover.epochs.replication import EpochReplication
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.store import MessageStore
-from cometmq.system.clock import SystemClock
-from cometmq.system.files import SystemFiles
+from cometmq.system.clock import Clock
+from cometmq.system.files import Files
 from support.stores.small_stores import small_settings
 
 CONFIRMS = {"all_ack_in_sync_state_set": True}
@@ -41,7 +41,7 @@ class EpochReplica:
             small_settings(folder, **store), confirms=self.settings.all_ack_in_sync_state_set
         )
         self.store.open()
-        self.epochs = EpochFile(folder, SystemFiles())
+        self.epochs = EpochFile(folder, Files())
         self.role = Role(SLAVE, number)
         self.asked: list[BrokerIds] = []
         """The sets that the controller was asked for."""
@@ -55,7 +55,7 @@ class EpochReplica:
             send_request=self.asked.append,
             commit=self.commit,
             sync_flush=self.store.settings.sync_flush,
-            clock=SystemClock(),
+            clock=Clock(),
             before_truncation=self.truncated.append,
         )
         self.role.on_change(self.replication.master.role_changed)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
+from cometmq.system.files import Files, MappedFile
 
 
 class ColdRead(NamedTuple):
@@ -19,7 +19,7 @@ class ColdRead(NamedTuple):
     thread: str
 
 
-class ColdDisk(SystemFiles):
+class ColdDisk(Files):
     """A disk of which nothing is in memory before it was read."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class ColdDisk(SystemFiles):
         self.reads.append(read)
 
 
-class ColdFile(SystemMappedFile):
+class ColdFile(MappedFile):
     """A file of a disk of which nothing is in memory before it was read."""
 
     def __init__(self, disk: ColdDisk, path: Path, size_bytes: int, **options: Any) -> None:

@@ -16,7 +16,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
-from cometmq.system.files import DiskUsage, MappedFile, SystemFiles, SystemMappedFile
+from cometmq.system.files import DiskUsage, Files, MappedFile
 from support.checks.randomness import SeededRandomness
 
 PAGE_BYTES = 4096
@@ -50,7 +50,7 @@ class FaultyFileSystem:
                 content.durable = content.written()
 
 
-class FaultyFiles(SystemFiles):
+class FaultyFiles(Files):
     """Files whose faults a test sets."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class FaultyFiles(SystemFiles):
         self.crash(lambda path, number: chance.below(2) == 1)
 
 
-class FaultyMappedFile(SystemMappedFile):
+class FaultyMappedFile(MappedFile):
     """A mapped file of that disk."""
 
     disk: FaultyFiles

@@ -31,7 +31,7 @@ from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
 
@@ -56,7 +56,7 @@ class Tables:
         self.groups.load()
 
     def file(self, name: str) -> JsonFile:
-        return JsonFile(self.config / f"{name}.json", SystemFiles())
+        return JsonFile(self.config / f"{name}.json", Files())
 
     def core(self, store: MessageStore, **parts: Any) -> Core:
         return core_of(

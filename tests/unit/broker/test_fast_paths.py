@@ -34,7 +34,7 @@ from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.signature import signed_content
 from cometmq.protocol.signed_fields import FIELDS_MAX, SignedFields
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.brokers.access import plain_control, user_control
 from support.checks.cases import case
 from support.checks.manual_clock import ManualClock
@@ -116,7 +116,7 @@ class Guarded(Side):
         super().__init__(folder, tables, fast=False)
         (folder / "conf").mkdir()
         (folder / "conf/plain_acl.yml").write_text(ACCOUNTS)
-        self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
+        self.accounts = PlainAccounts(folder, Files(), ManualClock())
         self.accounts.load()
         self.reads = ColdReads()
         self.users: UserAccounts | None = None

@@ -18,13 +18,13 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 
 WAIT_S = 60.0
 
 
-class HeldFiles(SystemFiles):
+class HeldFiles(Files):
     """A disk whose writes wait until the test lets them go, and may fail."""
 
     def __init__(self) -> None:
@@ -325,7 +325,7 @@ async def large(world: World) -> Path:
 
 def reopened(world: World) -> dict[str, object]:
     """The content that the next start reads."""
-    files = SystemFiles()
+    files = Files()
     table = StoredTable(JsonFile(world.path, files), ["things", "others"], clock=ManualClock())
     content = table.load()
     assert content is not None

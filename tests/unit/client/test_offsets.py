@@ -29,7 +29,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.remoting import OutgoingCall, Request, Response
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.brokers.group_broker import GroupBroker, pulled
 from support.brokers.scripted import ScriptedCluster, route
 from unit.client._push.test_pull_loop import record
@@ -188,7 +188,7 @@ async def test_nothing_is_written_when_nothing_has_changed(tmp_path: Path) -> No
     assert not again.path.exists()
 
 
-class FullDisk(SystemFiles):
+class FullDisk(Files):
     """A disk that has no room while it is full."""
 
     full = True

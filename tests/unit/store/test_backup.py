@@ -27,7 +27,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.system import sparse_files
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.platforms import SERVERS
 from cometmq.system.sparse_files import copy_sparse, digest_of
 from support.checks.manual_clock import ManualClock
@@ -49,8 +49,8 @@ class Load:
         self.store = store
         self.chance = chance
         self.sent: dict[tuple[str, int], list[bytes]] = {}
-        self._topics = JsonFile(store.paths.config / "topics.json", SystemFiles())
-        self._offsets = JsonFile(store.paths.config / "consumerOffset.json", SystemFiles())
+        self._topics = JsonFile(store.paths.config / "topics.json", Files())
+        self._offsets = JsonFile(store.paths.config / "consumerOffset.json", Files())
         self._made = 0
 
     def step(self) -> None:
@@ -209,10 +209,10 @@ def check_backup_in_use(folder: Path, seed: int) -> None:
     with StoreReader(settings) as reader:
         assert (reader.log_files()[0].base_offset if made.end else 0) == made.begin
         assert reader.end.offset == made.end, message
-        topics = JsonFile(settings.root / "config" / "topics.json", SystemFiles()).load() or {}
+        topics = JsonFile(settings.root / "config" / "topics.json", Files()).load() or {}
         ends = {f"{queue.topic}@{queue.queue_id}": queue.max_offset for queue in reader.queues()}
     assert {name.partition("@")[0] for name in ends} <= topics.keys(), message
-    offsets = JsonFile(settings.root / "config" / "consumerOffset.json", SystemFiles()).load()
+    offsets = JsonFile(settings.root / "config" / "consumerOffset.json", Files()).load()
     for name, offset in (offsets or {}).items():
         assert offset <= ends.get(name, offset), message
 
@@ -397,7 +397,7 @@ def test_a_changed_bit_in_any_file_of_a_backup_is_found(tmp_path: Path) -> None:
     print(f"seed={seed}")
     chance = SeededRandomness(seed)
     store = filled(tmp_path / "store", 8)
-    JsonFile(store.paths.config / "topics.json", SystemFiles()).save({"orders": 1})
+    JsonFile(store.paths.config / "topics.json", Files()).save({"orders": 1})
     made = backup_of(store, tmp_path / "backup")
     store.abandon()
     files = sorted(path for path in (tmp_path / "backup").rglob("*") if path.is_file())

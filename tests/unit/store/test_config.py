@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.store import StoreCorruptError, StoreSettings, kept_log_file_bytes
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.stores.small_stores import opened
 
 MIB = 1024 * 1024
@@ -39,7 +39,7 @@ def test_files_of_a_default_size_keep_it(met: int, setting: int, tmp_path: Path)
     with_a_file(tmp_path, met * MIB)
     settings = StoreSettings(root=tmp_path, commit_log_file_bytes=setting * MIB)
 
-    assert kept_log_file_bytes(settings, SystemFiles()) == met * MIB
+    assert kept_log_file_bytes(settings, Files()) == met * MIB
 
 
 @pytest.mark.parametrize("met", [0, 4096, 512 * MIB, 1024 * MIB - 4096])
@@ -49,7 +49,7 @@ def test_a_file_of_another_size_may_be_cut_off_so_the_setting_decides(
     with_a_file(tmp_path, met)
     settings = StoreSettings(root=tmp_path)
 
-    assert kept_log_file_bytes(settings, SystemFiles()) == 1024 * MIB
+    assert kept_log_file_bytes(settings, Files()) == 1024 * MIB
     if met:
         with pytest.raises(StoreCorruptError, match=f"a file of {met} bytes"):
             opened(tmp_path, commit_log_file_bytes=1024 * MIB)
@@ -58,4 +58,4 @@ def test_a_file_of_another_size_may_be_cut_off_so_the_setting_decides(
 def test_a_store_without_files_gets_those_of_the_settings(tmp_path: Path) -> None:
     settings = StoreSettings(root=tmp_path, commit_log_file_bytes=16 * MIB)
 
-    assert kept_log_file_bytes(settings, SystemFiles()) == 16 * MIB
+    assert kept_log_file_bytes(settings, Files()) == 16 * MIB

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.store.config_files import JsonFile, entry_text
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=10),
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 )
 
 
-class Breaking(SystemFiles):
+class Breaking(Files):
     """Files whose operations fail from the ``nth`` change on, as those of a dying process do."""
 
     def __init__(self, nth: int) -> None:
@@ -59,7 +59,7 @@ def without_none(value: Any) -> Any:
 
 @pytest.fixture
 def file(tmp_path: Path) -> JsonFile:
-    return JsonFile(tmp_path / "config" / "x.json", SystemFiles())
+    return JsonFile(tmp_path / "config" / "x.json", Files())
 
 
 def test_missing_file_has_no_content(file: JsonFile) -> None:
@@ -95,7 +95,7 @@ def test_file_and_backup_broken_is_an_error_that_names_the_file(file: JsonFile) 
 def test_saving_that_breaks_off_anywhere_leaves_the_old_or_the_new_content(
     tmp_path: Path, nth: int
 ) -> None:
-    whole = JsonFile(tmp_path / "x.json", SystemFiles())
+    whole = JsonFile(tmp_path / "x.json", Files())
     whole.save({"n": 1})
     whole.save({"n": 2})
     breaking = Breaking(nth)
@@ -108,7 +108,7 @@ def test_saving_that_breaks_off_anywhere_leaves_the_old_or_the_new_content(
         assert whole.load() == {"n": 3}
 
 
-class Hanging(SystemFiles):
+class Hanging(Files):
     """A disk whose renames take until the test lets them go on."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.store import CONFIRMS_ALL, GetStatus, MessageStore
 from cometmq.store.lifecycle.checkpoint import read_checkpoint
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import TOPIC, bodies, opened, put, small_settings
 
@@ -97,7 +97,7 @@ def test_what_was_confirmed_is_shown_after_a_start(tmp_path: Path, is_closed: bo
     put(store, b"1")
     store.confirm(end)
     store.write_out()
-    checkpoint = read_checkpoint(SystemFiles(), store.paths.checkpoint)
+    checkpoint = read_checkpoint(Files(), store.paths.checkpoint)
     assert checkpoint.confirm == end  # where RocketMQ keeps it, too
     if is_closed:
         store.close()

@@ -14,7 +14,7 @@ import pytest
 from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore
 from cometmq.store.lifecycle import loader
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.descriptors import Descriptor, open_descriptors
 from support.stores.small_stores import bodies, opened, put, small_settings
 
@@ -28,7 +28,7 @@ CALLS_MAX = 60
 """More than an opening makes of any of them."""
 
 
-class BrokenFiles(SystemFiles):
+class BrokenFiles(Files):
     """Fails one call."""
 
     def __init__(self, name: str, number: int) -> None:

@@ -23,7 +23,7 @@ from cometmq.system.configuration import (
     load,
     write_changes,
 )
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.system.settings import describe, setting
 
@@ -229,7 +229,7 @@ def test_change_that_does_not_go_together_with_the_rest_changes_nothing() -> Non
 def test_changes_are_written_into_the_file_and_its_comments_stay(tmp_path: Path) -> None:
     file = tmp_path / "a.conf"
     file.write_text("# how fast\nspeed=1\n")
-    write_changes(file, {"speed": "5"}, SystemFiles())
+    write_changes(file, {"speed": "5"}, Files())
     assert file.read_text() == "# how fast\nspeed=5\n"
     assert from_file(file, file.read_text())[Limits].speed == 5
 
@@ -239,7 +239,7 @@ def test_a_changed_file_with_a_password_stays_unreadable_for_others(tmp_path: Pa
     file.write_text("password=secret\nspeed=1\n")
     file.chmod(0o640)
     for speed in ("5", "6"):
-        write_changes(file, {"speed": speed}, SystemFiles())
+        write_changes(file, {"speed": speed}, Files())
     modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()}
     assert modes == {"a.conf": 0o640, "a.conf.bak": 0o640}
 
@@ -247,7 +247,7 @@ def test_a_changed_file_with_a_password_stays_unreadable_for_others(tmp_path: Pa
 def test_changes_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file where a folder must be")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_changes(tmp_path / "blocked" / "a.conf", {"speed": "5"}, SystemFiles())
+        write_changes(tmp_path / "blocked" / "a.conf", {"speed": "5"}, Files())
 
 
 def test_program_may_set_what_requests_may_not() -> None:

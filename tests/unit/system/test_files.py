@@ -18,7 +18,7 @@ import pytest
 from cometmq.system.files import (
     DiskUsage,
     Entry,
-    SystemFiles,
+    Files,
     find_in_mapping,
     load_with_backup,
     save_with_backup,
@@ -27,11 +27,11 @@ from support.stores.watched_mapping import WatchedMapping
 
 
 @pytest.fixture
-def files() -> SystemFiles:
-    return SystemFiles()
+def files() -> Files:
+    return Files()
 
 
-def test_a_directory_lists_its_entries_by_name(files: SystemFiles, tmp_path: Path) -> None:
+def test_a_directory_lists_its_entries_by_name(files: Files, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"12")
     (tmp_path / "a").mkdir()
     first, second = files.entries(tmp_path)
@@ -41,7 +41,7 @@ def test_a_directory_lists_its_entries_by_name(files: SystemFiles, tmp_path: Pat
 
 
 def test_what_is_missing_is_no_error_where_it_need_not_be_there(
-    files: SystemFiles, tmp_path: Path
+    files: Files, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing"
     assert files.read(missing) is None
@@ -50,7 +50,7 @@ def test_what_is_missing_is_no_error_where_it_need_not_be_there(
     files.remove_tree(missing)
 
 
-def test_whole_files_are_written_renamed_and_removed(files: SystemFiles, tmp_path: Path) -> None:
+def test_whole_files_are_written_renamed_and_removed(files: Files, tmp_path: Path) -> None:
     path, target = tmp_path / "x", tmp_path / "y"
     files.write(path, b"one")
     files.write(target, b"two, longer")
@@ -66,7 +66,7 @@ def test_whole_files_are_written_renamed_and_removed(files: SystemFiles, tmp_pat
 
 @pytest.mark.parametrize("keep_open", [True, False])
 def test_a_mapped_file_is_sparse_until_room_is_reserved(
-    files: SystemFiles, tmp_path: Path, keep_open: bool
+    files: Files, tmp_path: Path, keep_open: bool
 ) -> None:
     size = 1024 * 1024
     file = files.open_mapped(tmp_path / "m", size, create=True, keep_open=keep_open)
@@ -96,7 +96,7 @@ def test_a_search_finds_what_bytes_find_and_ends_before_the_last_byte(
         assert find_in_mapping(mapping, b"abcd", start, stop) == wanted
 
 
-def test_what_is_written_during_a_sync_stays(files: SystemFiles, tmp_path: Path) -> None:
+def test_what_is_written_during_a_sync_stays(files: Files, tmp_path: Path) -> None:
     pages, rounds = 64, 50
     file = files.open_mapped(tmp_path / "m", pages * 4096, create=True, keep_open=False)
     done = threading.Event()
@@ -121,7 +121,7 @@ def test_what_is_written_during_a_sync_stays(files: SystemFiles, tmp_path: Path)
 
 
 def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
-    files: SystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, close, done = [], os.close, threading.Event()
     known: set[int | None] = set()
@@ -156,9 +156,9 @@ def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
 CLOSES_LATE = """
 import os, sys, threading
 from pathlib import Path
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
-file = SystemFiles().open_mapped(Path(sys.argv[1]), 64 << 20, create=True)
+file = Files().open_mapped(Path(sys.argv[1]), 64 << 20, create=True)
 close, here = os.close, threading.get_ident()
 
 def close_late(descriptor):
@@ -180,15 +180,13 @@ def test_an_interpreter_ends_after_its_large_files_are_closed(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
-def test_a_file_made_anew_forgets_its_old_bytes(files: SystemFiles, tmp_path: Path) -> None:
+def test_a_file_made_anew_forgets_its_old_bytes(files: Files, tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"x" * 100)
     with closing(files.open_mapped(tmp_path / "m", 50, create=True)) as file:
         assert not any(file.map[:])
 
 
-def test_a_file_that_is_shorter_than_asked_is_not_mapped(
-    files: SystemFiles, tmp_path: Path
-) -> None:
+def test_a_file_that_is_shorter_than_asked_is_not_mapped(files: Files, tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"x" * 100)
     with pytest.raises(OSError, match="cannot map 200 bytes"):
         files.open_mapped(tmp_path / "m", 200)
@@ -196,7 +194,7 @@ def test_a_file_that_is_shorter_than_asked_is_not_mapped(
         files.open_mapped(tmp_path / "n", 200)
 
 
-def test_a_read_only_mapping_refuses_writes(files: SystemFiles, tmp_path: Path) -> None:
+def test_a_read_only_mapping_refuses_writes(files: Files, tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"x" * 100)
     file = files.open_mapped(tmp_path / "m", 100, read_only=True)
     with closing(file), pytest.raises(TypeError):
@@ -205,7 +203,7 @@ def test_a_read_only_mapping_refuses_writes(files: SystemFiles, tmp_path: Path) 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 300_000), (10, 20), (65_536, 131_072), (7, 7)])
 def test_zeroing_takes_away_exactly_what_is_asked(
-    files: SystemFiles, tmp_path: Path, start: int, stop: int
+    files: Files, tmp_path: Path, start: int, stop: int
 ) -> None:
     file = files.open_mapped(tmp_path / "m", 300_000, create=True)
     file.map[:] = b"\x01" * 300_000
@@ -217,7 +215,7 @@ def test_zeroing_takes_away_exactly_what_is_asked(
     file.close()
 
 
-def test_holes_are_not_looked_at(files: SystemFiles, tmp_path: Path) -> None:
+def test_holes_are_not_looked_at(files: Files, tmp_path: Path) -> None:
     file = files.open_mapped(tmp_path / "m", 1024 * 1024, create=True)
     assert sum(stop - start for start, stop in file.data_ranges(0, 1024 * 1024)) == 0
     file.map[500_000] = 1
@@ -235,15 +233,13 @@ def test_the_use_of_a_disk_is_rounded_up_to_percents() -> None:
     assert DiskUsage(0, 0).ratio == 0
 
 
-def test_the_disk_of_a_path_that_is_not_there_yet_is_known(
-    files: SystemFiles, tmp_path: Path
-) -> None:
+def test_the_disk_of_a_path_that_is_not_there_yet_is_known(files: Files, tmp_path: Path) -> None:
     usage = files.usage(tmp_path / "a" / "b" / "c")
     assert usage.used_bytes > 0
     assert usage.available_bytes > 0
 
 
-def test_the_time_of_the_last_write_is_known(files: SystemFiles, tmp_path: Path) -> None:
+def test_the_time_of_the_last_write_is_known(files: Files, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"")
     os.utime(path, ns=(0, 1_700_000_000_123_456_789))
@@ -251,7 +247,7 @@ def test_the_time_of_the_last_write_is_known(files: SystemFiles, tmp_path: Path)
 
 
 def test_a_lock_keeps_other_processes_out_until_it_is_released(
-    files: SystemFiles, tmp_path: Path
+    files: Files, tmp_path: Path
 ) -> None:
     path = tmp_path / "lock"
     lock = files.lock(path, b"mine")
@@ -264,9 +260,7 @@ def test_a_lock_keeps_other_processes_out_until_it_is_released(
     assert not _locked_elsewhere(path)
 
 
-def test_a_process_lock_as_java_takes_it_collides_with_ours(
-    files: SystemFiles, tmp_path: Path
-) -> None:
+def test_a_process_lock_as_java_takes_it_collides_with_ours(files: Files, tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
         "import fcntl, os, sys\n"
@@ -289,9 +283,9 @@ def test_a_process_lock_as_java_takes_it_collides_with_ours(
 def _locked_elsewhere(path: Path) -> bool:
     code = (
         "import sys, pathlib\n"
-        "from cometmq.system.files import SystemFiles\n"
+        "from cometmq.system.files import Files\n"
         "try:\n"
-        "    SystemFiles().lock(pathlib.Path(sys.argv[1]), b'theirs')\n"
+        "    Files().lock(pathlib.Path(sys.argv[1]), b'theirs')\n"
         "except BlockingIOError:\n"
         "    sys.exit(7)\n"
     )
@@ -301,7 +295,7 @@ def _locked_elsewhere(path: Path) -> bool:
 # --- small files with a backup --------------------------------------------------------------------
 
 
-def test_a_saved_file_keeps_its_predecessor(files: SystemFiles, tmp_path: Path) -> None:
+def test_a_saved_file_keeps_its_predecessor(files: Files, tmp_path: Path) -> None:
     path = tmp_path / "config" / "x.json"
     save_with_backup(files, path, b"one")
     save_with_backup(files, path, b"two")
@@ -310,7 +304,7 @@ def test_a_saved_file_keeps_its_predecessor(files: SystemFiles, tmp_path: Path) 
     assert not (tmp_path / "config" / "x.json.tmp").exists()
 
 
-class Stops(SystemFiles):
+class Stops(Files):
     """A disk that stops at its nth operation."""
 
     def __init__(self, after: int) -> None:
@@ -335,14 +329,14 @@ class Stops(SystemFiles):
 @pytest.mark.parametrize("after", range(6))
 def test_a_crash_at_any_step_leaves_the_old_or_the_new_content(tmp_path: Path, after: int) -> None:
     path = tmp_path / "x"
-    save_with_backup(SystemFiles(), path, b"old")
+    save_with_backup(Files(), path, b"old")
     try:
         save_with_backup(Stops(after), path, b"new!")
         saved = True
     except OSError:
         saved = False
     assert saved == (after == 5)
-    met = load_with_backup(SystemFiles(), path, bytes)
+    met = load_with_backup(Files(), path, bytes)
     assert met == (b"new!" if saved else b"old")
 
 
@@ -362,7 +356,7 @@ def _number(data: bytes) -> int:
     ],
 )
 def test_the_backup_stands_in_for_a_file_that_is_missing_empty_or_broken(
-    files: SystemFiles,
+    files: Files,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     content: bytes | None,
@@ -378,7 +372,7 @@ def test_the_backup_stands_in_for_a_file_that_is_missing_empty_or_broken(
 
 @pytest.mark.parametrize(("content", "backup"), [(b"x", b"y"), (b"x", None), (None, b"y")])
 def test_content_that_nobody_can_read_is_named(
-    files: SystemFiles, tmp_path: Path, content: bytes | None, backup: bytes | None
+    files: Files, tmp_path: Path, content: bytes | None, backup: bytes | None
 ) -> None:
     for name, data in (("x", content), ("x.bak", backup)):
         if data is not None:
@@ -395,7 +389,7 @@ def test_what_is_on_the_disk_only_is_told_and_brought_in() -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        mapped = SystemFiles().open_mapped(path, 1 << 20, keep_open=False)
+        mapped = Files().open_mapped(path, 1 << 20, keep_open=False)
         assert not mapped.is_resident(0, 1 << 20)
         mapped.bring_in(8000, 9000)
         assert mapped.is_resident(8000, 9000)
@@ -407,7 +401,7 @@ def test_what_is_on_the_disk_only_is_told_and_brought_in() -> None:
 
 def test_looks_at_the_page_cache_leave_no_garbage(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1 << 20))
-    mapped = SystemFiles().open_mapped(tmp_path / "file", 1 << 20, keep_open=False)
+    mapped = Files().open_mapped(tmp_path / "file", 1 << 20, keep_open=False)
     gc.collect()
     gc.disable()
     try:

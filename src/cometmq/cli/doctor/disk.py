@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cometmq.cli.doctor.findings import Finding, Level, fine
 from cometmq.cli.doctor.host import MIB, Host
 from cometmq.store import StoreSettings, kept_log_file_bytes
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.platforms import SERVERS
 
 SYNCS = 16
@@ -159,10 +159,10 @@ def _problems_of(mount: Mount) -> Iterator[tuple[Level, str, str, str]]:
 
 def room(folder: Path, settings: StoreSettings) -> Iterator[Finding]:
     """Check how full the disk is, by the limits of the settings, and its inodes."""
-    usage = SystemFiles().usage(folder.absolute())
+    usage = Files().usage(folder.absolute())
     percent = usage.ratio * 100
     met = f"{percent:.1f} % used, {usage.available_bytes // MIB} MiB free"
-    least = FILES_AHEAD * kept_log_file_bytes(settings, SystemFiles())
+    least = FILES_AHEAD * kept_log_file_bytes(settings, Files())
     worst: tuple[Level, str, str] | None = None
     if percent >= settings.disk_warning_ratio:
         worst = (

@@ -43,7 +43,7 @@ from cometmq.spark.brokers.placing import Places
 from cometmq.spark.brokers.pulls import Pulls, Read
 from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
@@ -133,7 +133,7 @@ class RangePump:
     def __init__(
         self, instance: ClientCore, read: Read, pieces: Pieces, clock: Clock | None = None
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._instance = instance
         self._read = read
         self._wanted = read.range

@@ -57,7 +57,7 @@ from cometmq.spark.sources.queue_identity import Change, QueueIdentity
 from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection
 from cometmq.spark.sources.topic_batch import read_partition
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._payload = payload
         self._columns = tuple(columns)
         self._connect = connect
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._selection = Selection.of(options)
         self._start = start_of(options, LATEST)
         self._losses = Losses(fail=options.fail_on_data_loss)

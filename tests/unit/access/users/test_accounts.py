@@ -34,7 +34,7 @@ from cometmq.access.users.policies import (
 from cometmq.access.users.storage import Database
 from cometmq.access.users.user import User, UserStatus, UserType, decode_user, encode_user
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.wire.fake_transport import Wired
 
@@ -548,7 +548,7 @@ async def test_accounts_become_users_with_policies(opened: Opened, tmp_path: Pat
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/plain_acl.yml").write_text(ACCOUNTS)
     opened.users.create(User("Existing", "mine"))
-    plain = PlainAccounts(tmp_path, SystemFiles(), ManualClock())
+    plain = PlainAccounts(tmp_path, Files(), ManualClock())
     for _ in range(2):  # the second time there is nothing left to do
         migrate(plain, opened.users)
         opened.reopen()
@@ -565,7 +565,7 @@ async def test_accounts_become_users_with_policies(opened: Opened, tmp_path: Pat
 
 
 def test_without_files_there_is_nothing_to_make_users_of(opened: Opened, tmp_path: Path) -> None:
-    migrate(PlainAccounts(tmp_path / "none", SystemFiles(), ManualClock()), opened.users)
+    migrate(PlainAccounts(tmp_path / "none", Files(), ManualClock()), opened.users)
     assert opened.users.users() == [SUPER]
 
 

@@ -45,7 +45,7 @@ from cometmq.remoting import OutgoingCall, Request, Response, exclusive
 from cometmq.remoting.slices import off_loop
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store import MessageStore
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.brokers.access import plain_control, stated_needs, tables_of_rights
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import opened, put
@@ -355,7 +355,7 @@ class Broker:
         (folder / "conf/plain_acl.yml").write_text(ACCOUNTS)
         self.store: MessageStore = opened(folder / "store")
         self.reads = ColdReads()
-        self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
+        self.accounts = PlainAccounts(folder, Files(), ManualClock())
         self.accounts.load()
         self.access = plain_control(self.accounts, self.store, self.reads)
         self.handled: list[int] = []

@@ -20,7 +20,7 @@ from cometmq.remoting.config_update import BODY_BYTES_MAX
 from cometmq.store.config import StoreSettings
 from cometmq.system import java_properties
 from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from cometmq.system.rocketmq_keys import BROKER_KEYS, PROTECTED_KEYS, Keys
 from support.checks.manual_clock import ManualClock
 from support.wire.memory_link import link
@@ -44,7 +44,7 @@ class Running:
             role=self.role,
             resolved=lambda: {"brokerIP1": "10.0.0.1"},
             file=file,
-            files=SystemFiles(),
+            files=Files(),
             clock=self.clock,
             started_ms=self.clock.now_ms(),
             on_change=self._note,

@@ -14,14 +14,14 @@ from cometmq.broker.failover.identity import (
     StoreIdentityFile,
 )
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from golden.recordings import VECTORS
 
 RECORDED = VECTORS / "ha/5.3.3-controller" / "files"
 
 
 def identity(folder: Path, *, cluster: str = "HaCluster", name: str = "broker-a") -> IdentityFiles:
-    return IdentityFiles(folder, SystemFiles(), cluster=cluster, name=name)
+    return IdentityFiles(folder, Files(), cluster=cluster, name=name)
 
 
 def names(folder: Path) -> list[str]:
@@ -84,7 +84,7 @@ def test_an_application_without_a_check_code_is_refused(tmp_path: Path) -> None:
 
 
 def begin(folder: Path, *, has_id: bool = True, stopped_cleanly: bool = True) -> StoreIdentity:
-    file = StoreIdentityFile(folder, SystemFiles())
+    file = StoreIdentityFile(folder, Files())
     return file.begin(has_id=has_id, stopped_cleanly=stopped_cleanly)
 
 
@@ -101,7 +101,7 @@ def test_each_start_has_an_incarnation_and_keeps_those_before(tmp_path: Path) ->
 
 
 def test_a_start_has_one_incarnation(tmp_path: Path) -> None:
-    file = StoreIdentityFile(tmp_path, SystemFiles())
+    file = StoreIdentityFile(tmp_path, Files())
     assert file.identity is None
     begun = file.begin(has_id=False, stopped_cleanly=True)
     assert file.begin(has_id=True, stopped_cleanly=False) == file.identity == begun
@@ -109,7 +109,7 @@ def test_a_start_has_one_incarnation(tmp_path: Path) -> None:
 
 def test_an_unclean_stop_is_kept_until_the_controller_knows_it(tmp_path: Path) -> None:
     assert not begin(tmp_path, stopped_cleanly=False).stopped_cleanly
-    file = StoreIdentityFile(tmp_path, SystemFiles())
+    file = StoreIdentityFile(tmp_path, Files())
     assert not file.begin(has_id=True, stopped_cleanly=True).stopped_cleanly
     file.registered("a" * 32)
     after = begin(tmp_path)
@@ -118,7 +118,7 @@ def test_an_unclean_stop_is_kept_until_the_controller_knows_it(tmp_path: Path) -
 
 
 def test_a_store_without_an_id_is_another_store_of_the_same_set(tmp_path: Path) -> None:
-    file = StoreIdentityFile(tmp_path, SystemFiles())
+    file = StoreIdentityFile(tmp_path, Files())
     before = file.begin(has_id=True, stopped_cleanly=True)
     file.registered("b" * 32)
     copy = begin(tmp_path, has_id=False)
@@ -146,4 +146,4 @@ def test_a_torn_file_of_names_is_older_by_one_start(tmp_path: Path, torn: bytes)
 def test_damaged_names_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "storeIdentity").write_text(text)
     with pytest.raises(StoreError, match="remove it and its backup"):
-        StoreIdentityFile(tmp_path, SystemFiles())
+        StoreIdentityFile(tmp_path, Files())

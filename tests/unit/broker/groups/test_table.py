@@ -16,7 +16,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.group import SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 
@@ -31,7 +31,7 @@ class World:
         self.open()
 
     def open(self) -> GroupTable:
-        file = JsonFile(self.path, SystemFiles())
+        file = JsonFile(self.path, Files())
         self.table = GroupTable(lambda: self.settings, file, clock=self.clock)
         self.table.load()
         return self.table

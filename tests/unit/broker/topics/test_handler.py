@@ -25,7 +25,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.brokers.cores import core_of
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import put
@@ -33,7 +33,7 @@ from support.wire.memory_link import link
 from unit.broker.conftest import nothing_else
 
 
-class Failing(SystemFiles):
+class Failing(Files):
     """Files that cannot be renamed while `broken` is set: no table can be saved then."""
 
     broken = False

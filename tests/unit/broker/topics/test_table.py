@@ -15,7 +15,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.wire.recorded import unpack_store
 from unit.broker.conftest import nothing_else
@@ -35,7 +35,7 @@ class World:
         self.open()
 
     def open(self) -> TopicTable:
-        file = JsonFile(self.path, SystemFiles())
+        file = JsonFile(self.path, Files())
         self.table = TopicTable(lambda: self.settings, file, clock=self.clock)
         self.table.load()
         self.table.notify(self.count)

@@ -11,11 +11,11 @@ from cometmq.namesrv.kv_config import table
 from cometmq.namesrv.kv_config.table import KvTable, TableFullError
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 
 def table_in(folder: Path) -> KvTable:
-    file = JsonFile(folder / "kvConfig.json", SystemFiles())
+    file = JsonFile(folder / "kvConfig.json", Files())
     return KvTable(file.load(), file.save)
 
 

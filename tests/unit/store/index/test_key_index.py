@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.store import StoreCorruptError
 from cometmq.store.index.key_index import Index, IndexFile
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.stores.cold_files import ColdDisk
 from support.stores.faulty_files import FaultyFiles
@@ -35,7 +35,7 @@ def chain(file: IndexFile, hashed: int) -> list[tuple[int, int]]:
 
 
 def index_in(folder: Path, clock: ManualClock) -> Index:
-    index = Index(SystemFiles(), folder / "index", SLOTS, ENTRIES, clock.now_ms)
+    index = Index(Files(), folder / "index", SLOTS, ENTRIES, clock.now_ms)
     index.load()
     return index
 
@@ -213,9 +213,7 @@ def test_a_file_that_never_got_its_size_is_none(
     put(index_in(tmp_path, clock), (9, 100, NOW_MS))
     empty = tmp_path / "index" / "29991231235959999"
     empty.touch()
-    index = Index(
-        SystemFiles(), tmp_path / "index", SLOTS, ENTRIES, clock.now_ms, read_only=read_only
-    )
+    index = Index(Files(), tmp_path / "index", SLOTS, ENTRIES, clock.now_ms, read_only=read_only)
     index.load()
     assert chain(index.newest, 9) == [(100, NOW_MS)]
     assert empty.exists() == read_only

@@ -23,7 +23,7 @@ from cometmq.store import (
 from cometmq.store.lifecycle import recovery
 from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.queues.redispatch import QueueGapError, redispatch
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
@@ -319,7 +319,7 @@ def test_left_overs_of_an_earlier_cut_are_no_damage(
     young.abandon()
     overwrite(log_file(tmp_path), end, stale[end:])
     of_rocketmq = Checkpoint(physic_ms=1, logics_ms=1)
-    write_checkpoint(SystemFiles(), tmp_path / "checkpoint", of_rocketmq)
+    write_checkpoint(Files(), tmp_path / "checkpoint", of_rocketmq)
     again = open_store()
     assert bodies(again) == made
     assert not any(log_file(tmp_path).read_bytes()[end:])
@@ -435,8 +435,8 @@ def test_a_store_is_opened_by_one_process_at_a_time(open_store: Open, tmp_path: 
             sys.executable,
             "-c",
             "import sys, pathlib\n"
-            "from cometmq.system.files import SystemFiles\n"
-            "lock = SystemFiles().lock(pathlib.Path(sys.argv[1]), b'lock')\n"
+            "from cometmq.system.files import Files\n"
+            "lock = Files().lock(pathlib.Path(sys.argv[1]), b'lock')\n"
             "print('held', flush=True)\n"
             "sys.stdin.read()\n",
             str(tmp_path / "lock"),

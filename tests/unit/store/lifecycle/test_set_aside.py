@@ -12,7 +12,7 @@ from cometmq.model.errors import StoreError
 from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.store.inspect import StoreReader
 from cometmq.store.lifecycle.set_aside import SetAsideError
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
@@ -103,7 +103,7 @@ def test_a_file_system_without_second_names_gets_copies(
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "no such names")
 
-    monkeypatch.setattr(SystemFiles, "link", refuse)
+    monkeypatch.setattr(Files, "link", refuse)
     store, starts = confirmed_store(tmp_path)
     store.truncate_log(starts[2])
     [name] = store.folders_aside

@@ -13,7 +13,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import MessageStore
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.lifecycle import loader
-from cometmq.system.files import Files, SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.checks.randomness import SeededRandomness
 from support.runner.tiers import rounds
@@ -233,7 +233,7 @@ def test_a_file_that_was_allocated_ahead_goes(tmp_path: Path) -> None:
     store.close()
 
 
-class BrokenFiles(SystemFiles):
+class BrokenFiles(Files):
     """A disk that refuses to write one file."""
 
     refused = ""

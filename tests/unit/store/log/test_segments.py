@@ -17,7 +17,7 @@ from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.log.segments import RESIDENT_S, MappingLimit, Segment, Segments
 from cometmq.store.paths import StorePaths, directory_name, index_name, segment_name
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
+from cometmq.system.files import Files, MappedFile
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
@@ -25,12 +25,12 @@ SIZE = 100
 
 
 def stream(folder: Path) -> Segments:
-    segments = Segments(SystemFiles(), folder / "s", SIZE)
+    segments = Segments(Files(), folder / "s", SIZE)
     segments.load()
     return segments
 
 
-class AskedFile(SystemMappedFile):
+class AskedFile(MappedFile):
     """Says as it is told what is in memory, and how often it was asked."""
 
     resident: range = range(0)
@@ -116,7 +116,7 @@ class Gate(Segments):
     """A stream whose files are made when a test says so."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(SystemFiles(), folder / "s", SIZE)
+        super().__init__(Files(), folder / "s", SIZE)
         self.begun = threading.Event()
         self.allowed = threading.Event()
         self.made_by: list[str] = []
@@ -278,7 +278,7 @@ def test_a_full_disk_at_the_end_of_a_file_refuses_and_goes_on_when_there_is_room
 
 def test_a_cut_at_the_beginning_of_the_oldest_file_keeps_it(tmp_path: Path) -> None:
     """Its name says where the stream goes on."""
-    segments = Segments(SystemFiles(), tmp_path / "s", SIZE)
+    segments = Segments(Files(), tmp_path / "s", SIZE)
     for base in (2 * SIZE, 3 * SIZE):
         segments.add(base).file.map[:3] = b"old"
     assert segments.truncate(2 * SIZE) == 3
@@ -291,7 +291,7 @@ UNITS = 10
 QUEUES = 20
 
 
-class RecordingFiles(SystemFiles):
+class RecordingFiles(Files):
     """The machine's files; it notes which are opened only to be synced."""
 
     def __init__(self) -> None:
@@ -423,7 +423,7 @@ def test_looking_for_old_files_does_not_map_released_queues(tmp_path: Path) -> N
     assert queues.limit.restored == 0
 
 
-class Interrupted(SystemMappedFile):
+class Interrupted(MappedFile):
     """A file; during its sync another thread wants its stream released."""
 
     stream: Segments
@@ -434,7 +434,7 @@ class Interrupted(SystemMappedFile):
         super().sync()
 
 
-class InterruptedFiles(SystemFiles):
+class InterruptedFiles(Files):
     """The machine's files, interrupted."""
 
     def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> Interrupted:

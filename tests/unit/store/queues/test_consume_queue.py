@@ -10,13 +10,13 @@ import pytest
 
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 FILE_BYTES = 20 * 10
 
 
 def queue_in(folder: Path) -> ConsumeQueue:
-    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), folder / "q", FILE_BYTES))
+    queue = ConsumeQueue("t", 0, Segments(Files(), folder / "q", FILE_BYTES))
     queue.load()
     return queue
 
@@ -56,12 +56,12 @@ def test_files_follow_each_other_and_are_named_by_their_first_byte(
 
 @pytest.mark.parametrize("count", [0, 1, 203, 204, 205, 816, 817, 3263, 3264, 4000])
 def test_the_end_of_a_long_file_is_found(tmp_path: Path, count: int) -> None:
-    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 4000))
+    queue = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", 20 * 4000))
     queue.load()
     fill(queue, count)
     queue.close()
 
-    again = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 4000))
+    again = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", 20 * 4000))
     again.load(is_zero_behind=True)
 
     assert again.max_offset == count
@@ -74,7 +74,7 @@ def test_a_queue_goes_on_where_its_files_end(tmp_path: Path, count: int) -> None
     fill(queue, count)
     queue.close()
     for is_zero_behind in (False, True):
-        again = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", FILE_BYTES))
+        again = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", FILE_BYTES))
         again.load(is_zero_behind=is_zero_behind)
         assert (again.min_offset, again.max_offset) == (0, count)
     assert again.max_physical == count * 100
@@ -188,7 +188,7 @@ def test_a_hole_ends_the_queue_at_load(tmp_path: Path) -> None:
 
 
 def test_a_flush_waits_for_enough_pages(tmp_path: Path) -> None:
-    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 1000))
+    queue = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", 20 * 1000))
     queue.load()
     fill(queue, 205)
     assert queue.due_pages() == 1
@@ -211,12 +211,12 @@ def test_a_unit_outside_the_files_cannot_be_asked_for(queue: ConsumeQueue) -> No
 def test_loading_a_queue_reads_the_pages_of_its_units_only(tmp_path: Path) -> None:
     """Not the megabytes that a kernel reads ahead into a mapping, for each of many queues."""
     file_bytes = 20 * 300_000
-    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", file_bytes))
+    queue = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", file_bytes))
     queue.load()
     fill(queue, 3)
     queue.close()
 
-    again = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", file_bytes))
+    again = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", file_bytes))
     again.load(is_zero_behind=True)
 
     (segment,) = again.segments.items

@@ -13,14 +13,14 @@ from cometmq.store import MessageStore, TagMatcher
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles, nearly_full_disk
 from support.stores.small_stores import TOPIC, new_record, put, split
 
 
-def ext_in(folder: Path, size_bytes: int = 64, files: SystemFiles | None = None) -> ConsumeQueueExt:
-    segments = Segments(files or SystemFiles(), folder / "ext", size_bytes)
+def ext_in(folder: Path, size_bytes: int = 64, files: Files | None = None) -> ConsumeQueueExt:
+    segments = Segments(files or Files(), folder / "ext", size_bytes)
     ext = ConsumeQueueExt(segments, writing=True)
     ext.load()
     return ext

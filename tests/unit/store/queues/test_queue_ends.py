@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.store import MessageStore
 from cometmq.store.queues import queue_ends
-from cometmq.system.files import MappedFile, SystemFiles
+from cometmq.system.files import Files, MappedFile
 from support.stores.small_stores import bodies, put
 
 QUEUES = 12
@@ -19,7 +19,7 @@ Open = Callable[..., MessageStore]
 Ends = dict[tuple[str, int], tuple[int, int, int, int, int]]
 
 
-class ObservedFiles(SystemFiles):
+class ObservedFiles(Files):
     """Notes which queue files are mapped."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from cometmq.store.log.segments import Segments
 from cometmq.store.queues import repair
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 from support.stores.small_stores import TOPIC, all_messages, bodies, put, split
 
 Open = Callable[..., MessageStore]
@@ -290,7 +290,7 @@ def test_a_changed_bit_behind_a_queue_is_no_unit(
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """A queue of several files with 1000 bytes of log for each message."""
-    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 10))
+    queue = ConsumeQueue("t", 0, Segments(Files(), tmp_path / "q", 20 * 10))
     queue.load()
     for number in range(64):
         queue.put(number, number * 1000, 1000, 7, 0)
@@ -324,9 +324,7 @@ def test_an_impossible_queue_offset_of_a_record_fills_no_disk(
 ) -> None:
     queue.put(64 ^ 1 << bit, 64_000, 1000, 7, 0)
     assert queue.max_offset <= 64 + 10
-    empty = ConsumeQueue(
-        "t", 1, Segments(SystemFiles(), queue.segments.directory.parent / "r", 200)
-    )
+    empty = ConsumeQueue("t", 1, Segments(Files(), queue.segments.directory.parent / "r", 200))
     empty.load()
     empty.put(1 << bit, 64_000, 1000, 7, 0)
     assert empty.max_offset - empty.min_offset <= 1

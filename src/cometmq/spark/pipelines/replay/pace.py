@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 SLICES_PER_SECOND = 10
 
@@ -28,7 +28,7 @@ class Pace:
         wait: Callable[[float], object] | None = None,
     ) -> None:
         self._rate = rate
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._wait = wait or threading.Event().wait
 
     @property

@@ -24,7 +24,7 @@ from typing import Any
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.spark.pipelines.running.failures import failure_of
 from cometmq.spark.pipelines.running.folders import Folder, open_folder
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Runs:
 
     def __init__(self, place: str | Path, *, clock: Clock | None = None) -> None:
         self._folder = open_folder(place)
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
 
     def begin(self, pipeline: str, inputs: Mapping[str, Any]) -> Run:
         """Begin a run; its record is on the disk when this returns."""

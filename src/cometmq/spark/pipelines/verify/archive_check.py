@@ -26,7 +26,7 @@ from cometmq.spark.pipelines.running.folders import Folder, open_folder
 from cometmq.spark.pipelines.running.progress import Progress
 from cometmq.spark.pipelines.running.work import waves
 from cometmq.spark.schema import arrow_schema
-from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def check_archive(
             Finding("archive-of-another-log", Severity.ERROR, str(problem), broker_name=log.name)
         )
         return counts
-    now_ms = (clock or SystemClock()).now_ms()
+    now_ms = (clock or Clock()).now_ms()
     progress.start(len(due), "ranges", "verify archive")
     for wave in waves(spark, partial(compare, job), due):
         for compared in wave:

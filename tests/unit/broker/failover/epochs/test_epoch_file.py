@@ -19,11 +19,11 @@ from cometmq.broker.failover.epochs.epoch_file import (
     parse,
 )
 from cometmq.model.errors import StoreError
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files
 
 
 def opened(folder: Path) -> EpochFile:
-    return EpochFile(folder, SystemFiles())
+    return EpochFile(folder, Files())
 
 
 def test_a_new_store_has_no_epoch_and_no_file(tmp_path: Path) -> None:

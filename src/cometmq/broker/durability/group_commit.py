@@ -15,22 +15,15 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
 
 from cometmq.model.errors import StoreError
+from cometmq.store import MessageStore
 
 log = logging.getLogger(__name__)
 
 
 STOP_S = 2.0
 """How long :meth:`GroupCommit.stop` waits for the last sync."""
-
-
-class SyncedStore(Protocol):
-    """The store, as far as group commit uses it."""
-
-    def flush(self, least_pages: int = 0) -> int:
-        """Sync and return the log offset up to which all bytes are on disk."""
 
 
 Outcome = Callable[[bool, StoreError | None], None]
@@ -45,7 +38,7 @@ class GroupCommit:
         timeout_s: a send that waits longer gets the outcome that its bytes may not be on disk.
     """
 
-    def __init__(self, store: SyncedStore, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, store: MessageStore, *, timeout_s: float = 5.0) -> None:
         self._store = store
         self._timeout_s = timeout_s
         self._waiting: list[tuple[int, float, Outcome]] = []

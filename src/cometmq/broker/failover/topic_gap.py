@@ -28,9 +28,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -58,6 +58,7 @@ from cometmq.protocol.lenient import read_struct
 from cometmq.protocol.record import split_record
 from cometmq.remoting import Supervisor
 from cometmq.remoting.slices import Slices
+from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 
 log = logging.getLogger(__name__)
@@ -70,33 +71,6 @@ WAITING_MAX: Final = 500_000
 """Delayed and half messages that are read before this broker is a master: some seconds."""
 
 _WAITING_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, TRANSACTION_DISCARD_TOPIC)
-
-
-class StoredQueues(Protocol):
-    """The part of the store that a topic gap uses."""
-
-    @property
-    def written_to(self) -> int:
-        """The log offset behind the newest message."""
-
-    @property
-    def min_log_offset(self) -> int:
-        """The log offset of the oldest message."""
-
-    def queue_counts_behind(self, log_offset: int) -> dict[str, int]:
-        """Return the topics with messages behind a log offset, and the largest queue id plus 1."""
-
-    def written_behind(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
-        """Yield log offset and size of the messages of a topic that end behind a log offset."""
-
-    def cold_record(self, log_offset: int, size_bytes: int) -> Callable[[], None] | None:
-        """Return a function that reads a record into memory, for any thread; None if it is there.
-
-        The function raises an `OSError` if the disk is broken.
-        """
-
-    def written_record_at(self, log_offset: int, size_bytes: int) -> bytes | None:
-        """Return a record, or None if none begins there, or it is damaged."""
 
 
 class _Known(msgspec.Struct, rename="camel"):
@@ -125,7 +99,7 @@ class TopicGap:
     def __init__(
         self,
         topics: TopicTable,
-        store: StoredQueues,
+        store: MessageStore,
         file: JsonFile,
         settings: Callable[[], BrokerSettings],
     ) -> None:

@@ -9,33 +9,15 @@ Source: FlushRealTimeService and FlushConsumeQueueService, RocketMQ 5.3 (interva
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
 from cometmq.remoting.jobs import Job
-from cometmq.store import StoreSettings
+from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.clock import Clock
 
 FEW_QUEUES = 64
 FEW_QUEUES_S = 5.0
-
-
-class FlushedStore(Protocol):
-    """The part of a store that the flush jobs use."""
-
-    @property
-    def unsynced_queues(self) -> int:
-        """How many queues have units that no sync has covered."""
-
-    def flush(self, least_pages: int = 0) -> object:
-        """Sync the commit log, unless fewer pages wait."""
-
-    def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> object:
-        """Sync the index and the consume queues that have enough pages."""
-
-    def write_checkpoint(self) -> object:
-        """Write what is on disk."""
 
 
 class FlushPace(msgspec.Struct, frozen=True):
@@ -61,7 +43,7 @@ class Flusher:
         clock: measures the intervals.
     """
 
-    def __init__(self, store: FlushedStore, pace: Callable[[], FlushPace], *, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, pace: Callable[[], FlushPace], *, clock: Clock) -> None:
         self._store = store
         self._pace = pace
         self._clock = clock

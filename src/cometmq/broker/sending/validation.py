@@ -18,14 +18,16 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import (
     COPY_BYTES,
     HALF_QUEUE,
@@ -36,7 +38,6 @@ from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import SysFlag
-from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -106,30 +107,6 @@ _TIMERS: Final = (
 )
 
 
-class Topics(Protocol):
-    """The topic table, as far as validation uses it."""
-
-    def get(self, name: str) -> TopicConfig | None:
-        """Return the settings of a topic, or None."""
-
-    def require_for_send(
-        self, name: str, template: str, queues: int, *, unit_mode: bool, producer: str
-    ) -> TopicConfig | None:
-        """Return the settings of a topic; None if its template does not allow its creation."""
-
-    def require_internal(
-        self, name: str, queues: int, *, sys_flag: int = 0, by_send: bool = False
-    ) -> TopicConfig:
-        """Return the settings of a retry or dead-letter topic."""
-
-
-class Groups(Protocol):
-    """The group table, as far as validation uses it."""
-
-    def resolve(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return the settings of a group; None if it does not exist and is not created."""
-
-
 class SendRules(msgspec.Struct, frozen=True):
     """Settings of the broker that apply to sends."""
 
@@ -159,8 +136,8 @@ class SendValidation:
     def __init__(
         self,
         rules: SendRules,
-        topics: Topics,
-        groups: Groups,
+        topics: TopicTable,
+        groups: GroupTable,
         levels: DelayLevels,
         *,
         holds_locks: Callable[[str], bool],

@@ -49,6 +49,7 @@ from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
+from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.store.queues.batch_queues import batch_topics, refuse_topics
 from cometmq.system.clock import Clock
@@ -70,34 +71,6 @@ NAMES_LOGGED_MAX = 100
 _SECTION = "topicConfigTable"
 _INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _READ_WRITE = Perm.READ | Perm.WRITE
-
-
-class StoredQueues(Protocol):
-    """The queues of the store, as far as the table uses them."""
-
-    def topics(self) -> list[str]:
-        """Return the topics that have queues."""
-
-    def has_queues(self, topic: str) -> bool:
-        """Return whether a topic has queues."""
-
-    @property
-    def min_log_offset(self) -> int:
-        """The log offset of the oldest message."""
-
-    @property
-    def written_to(self) -> int:
-        """The log offset behind the newest message."""
-
-
-class _NoQueues:
-    min_log_offset = written_to = 0
-
-    def topics(self) -> list[str]:
-        return []
-
-    def has_queues(self, topic: str) -> bool:
-        return False
 
 
 class _Loss(msgspec.Struct, rename="camel"):
@@ -143,7 +116,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
         self.creations = creations or CreationLimits(settings)
-        self._queues: StoredQueues = _NoQueues()
+        self._store: MessageStore | None = None
         self._loss_file = file.beside("topics-lost.json")
         self.was_lost = False
         """Whether a start found queues, but no file, and messages from then are still stored: they
@@ -194,7 +167,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         if config is None:
             if self.gap is not None and self.gap.restore(name, queue_id, log_offset):
                 return queue_id
-            if not self.was_lost and not self._queues.has_queues(name):
+            if not self.was_lost and not (self._store and self._store.has_queues(name)):
                 return None
             self._unknown.failed(name, StoreError(f"{self._stored.file.path} does not name it"))
             return queue_id
@@ -215,16 +188,16 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     # --- start ----------------------------------------------------------------------------------
 
-    def load(self, queues: StoredQueues | None = None) -> None:
+    def load(self, store: MessageStore | None = None) -> None:
         """Read the file and add the system topics that are missing.
 
         Args:
-            queues: the queues of the store; None for a store without any.
+            store: the store; None for one without queues.
 
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        self._queues = queues or self._queues
+        self._store = store = store or self._store
         is_found = self._load(
             TopicConfigSerializeWrapper, lambda found: {_SECTION: found.topic_config_table}
         )
@@ -236,16 +209,15 @@ class TopicTable(ConfigTable[TopicConfig]):
             )
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
-        stored = self._queues.topics()
-        if stored and not is_found:
-            self._loss_file.save(_Loss(log_end=self._queues.written_to))
+        if store and not is_found and (stored := store.topics()):
+            self._loss_file.save(_Loss(log_end=store.written_to))
             names = sorted(name for name in stored if not self.is_system(name))
             log.error(
                 "no topic is known, though the store has queues: there is no file %s; its topics"
                 " must be created again count=%d topics=%s",
                 *(self._stored.file.path, len(names), ",".join(names[:NAMES_LOGGED_MAX])),
             )
-        self.was_lost = self._queues.min_log_offset < self._loss_end()
+        self.was_lost = (store.min_log_offset if store else 0) < self._loss_end()
         missing = [config for config in own if config.topic_name not in self._table]
         if missing:
             self.put_now(missing)

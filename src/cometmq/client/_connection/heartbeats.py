@@ -23,9 +23,9 @@ from typing import Protocol
 
 import msgspec
 
+from cometmq.client._connection.broker_calls import BrokerCalls
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.headers.consumer import HeartbeatResponse
 
@@ -47,16 +47,6 @@ class Member(Protocol):
 
     def membership(self) -> Membership:
         """Return the entries of this member in the heartbeat."""
-
-
-class HeartbeatCalls(Protocol):
-    """Sends heartbeats to brokers."""
-
-    async def connect(self, address: str) -> None:
-        """Open a connection to a broker, unless there is one."""
-
-    async def heartbeat(self, address: str, data: HeartbeatData) -> Command:
-        """Send a heartbeat and return the response, which is a success."""
 
 
 def merge_heartbeat(client_id: str, members: Iterable[Membership]) -> HeartbeatData:
@@ -130,7 +120,7 @@ class Heartbeats:
         version_2: whether subscriptions are left out where a broker knows them.
     """
 
-    def __init__(self, brokers: HeartbeatCalls, *, version_2: bool) -> None:
+    def __init__(self, brokers: BrokerCalls, *, version_2: bool) -> None:
         self._brokers = brokers
         self._version_2 = version_2
         self._known: dict[str, _Known] = {}

@@ -21,6 +21,7 @@ from cometmq.client._consuming.pulls import (
     PullStatus,
     ReplicaChoice,
 )
+from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._supervision import FetchLoop, SupervisedFailureLog, step_limit_s
@@ -60,13 +61,6 @@ class ConsumeService(Protocol[P]):
 
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs."""
-
-
-class PullStats(Protocol):
-    """Counts pulls."""
-
-    def pulled(self, topic: str, messages: int, cost_ms: float) -> None:
-        """Count a pull of a topic: its messages, and the time from the request to the response."""
 
 
 class _Target(NamedTuple):
@@ -113,7 +107,7 @@ class PullConsumption(NamedTuple):
     """Consumes the others."""
     store: OffsetStore
     """Gets the offset of an empty queue, and returns what may be committed."""
-    stats: PullStats | None
+    stats: Statistics | None
     """Counts pulls."""
 
 

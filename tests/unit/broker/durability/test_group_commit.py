@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.durability.group_commit import GroupCommit, SyncedStore
+from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.model.errors import StoreError
 from cometmq.store import MessageStore, StoreUnavailableError
 from support.checks.virtual_time import virtual
@@ -72,7 +72,7 @@ class Disk:
         put(self.store)  # makes the files; what is left to sync is what the tests put
         self.commits: list[GroupCommit] = []
 
-    def commit(self, timeout_s: float = WAIT_S, store: SyncedStore | None = None) -> GroupCommit:
+    def commit(self, timeout_s: float = WAIT_S, store: MessageStore | None = None) -> GroupCommit:
         commit = GroupCommit(store or self.store, timeout_s=timeout_s)
         commit.start()
         self.commits.append(commit)

@@ -233,26 +233,6 @@ def test_conditions_of_a_query_cannot_be_pushed(read: Read, topic: str) -> None:
         read(pushDownFilters="true")
 
 
-def test_a_view_of_a_topic_can_be_made_in_sql(
-    spark: SparkSession, name_servers: str, topic: str
-) -> None:
-    fill(name_servers, topic, {0: 2, 1: 1})
-    options = f"OPTIONS (nameServer '{name_servers}', subscribe '{topic}')"
-    spark.sql(f"CREATE TEMPORARY VIEW messages USING rocketmq {options}")
-    try:
-        (row,) = spark.sql("SELECT count(*), max(queue_offset) FROM messages").collect()
-        assert tuple(row) == (3, 1)
-    finally:
-        spark.catalog.dropTempView("messages")
-    spark.sql(f"CREATE TABLE kept USING rocketmq {options}")
-    try:
-        # Spark keeps a table's options to itself when the table is read.
-        with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
-            spark.table("kept").count()
-    finally:
-        spark.sql("DROP TABLE kept")
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -72,7 +72,7 @@ def test_options_of_a_table_have_a_prefix() -> None:
         ({"zzz": "1"}, "option zzz is unknown; known: place.address, place, sizeMax, loud"),
         ({"path": "x"}, "option path is unknown"),
         ({}, "option place.address or place is required"),
-        ({}, "CREATE TEMPORARY VIEW"),
+        ({}, r"FROM table WITH"),
         ({"place": ""}, "option place.address or place is required"),
         ({"place": "x", "place.address": "y"}, "place.address and place mean the same"),
         ({"place": "x", "sizeMax": "0"}, "option sizeMax=0: expected a whole number from 1 to 9"),

@@ -36,8 +36,8 @@ ADDED_BY_SPARK = ("owner", "provider")
 OF_TABLE = "option."
 """What Spark puts before the names of a table's options."""
 NO_OPTIONS = (
-    "; no option was met: Spark does not pass the options of CREATE TABLE. Name them where the table"
-    " is used: SELECT … FROM table WITH (nameServer '…', subscribe '…')"
+    "; no option was met: Spark does not pass the options of CREATE TABLE. Name them where the"
+    " table is used: SELECT … FROM table WITH (nameServer '…', subscribe '…')"
 )
 
 NO_PUSH_DOWN = (

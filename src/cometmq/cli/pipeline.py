@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cometmq.model.errors import ConfigError
 
-NEEDED = ("pyspark", "pyarrow")
+NEEDED = ("pyspark", "pyarrow", "deltalake")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,8 +21,11 @@ def run(arguments: Sequence[str]) -> int:
         ConfigError: Spark is not installed.
     """
     check_installed()
+    from cometmq.spark.archive import command
     from cometmq.spark.pipelines.running.command import main
 
+    if arguments and arguments[0] in command.PIPELINES:
+        return command.main(arguments)
     return main(None, arguments)
 
 
@@ -30,7 +33,7 @@ def script() -> Path:
     """Return the file to hand to ``spark-submit``."""
     import cometmq
 
-    return Path(cometmq.__file__).parent / "spark" / "pipelines" / "__main__.py"
+    return Path(cometmq.__file__).parent / "spark" / "archive" / "__main__.py"
 
 
 def check_installed() -> None:

@@ -220,11 +220,11 @@ class RuntimeInfo:
     def _rates(self) -> dict[str, str]:
         throughput = self._throughput
         return {
-            "putTps": throughput.put_tps(),
-            "getFoundTps": throughput.found_tps(),
-            "getMissTps": throughput.missed_tps(),
-            "getTotalTps": throughput.read_tps(),
-            TRANSFERRED: throughput.transferred_tps(),
+            "putTps": throughput.rates(lambda sample: sample.put),
+            "getFoundTps": throughput.rates(lambda sample: sample.found),
+            "getMissTps": throughput.rates(lambda sample: sample.missed),
+            "getTotalTps": throughput.rates(lambda sample: sample.found + sample.missed),
+            TRANSFERRED: throughput.rates(lambda sample: sample.transferred),
         }
 
     def _days(self) -> dict[str, str]:

@@ -106,26 +106,6 @@ class Throughput:
             self._minute_began_at = stats.put_messages
         self._begin_day(now_ms)
 
-    def put_tps(self) -> str:
-        """Messages stored a second, as a text of up to three numbers."""
-        return self._rates(lambda sample: sample.put)
-
-    def found_tps(self) -> str:
-        """Reads a second that found something."""
-        return self._rates(lambda sample: sample.found)
-
-    def missed_tps(self) -> str:
-        """Reads a second that found nothing."""
-        return self._rates(lambda sample: sample.missed)
-
-    def read_tps(self) -> str:
-        """All reads a second."""
-        return self._rates(lambda sample: sample.found + sample.missed)
-
-    def transferred_tps(self) -> str:
-        """Messages delivered a second."""
-        return self._rates(lambda sample: sample.transferred)
-
     def puts_of_days(self) -> Day:
         """Messages that users' topics had got by two mornings and have got by now."""
         return Day(*self._puts_at_mornings, self._stats.users_put_messages)
@@ -161,7 +141,8 @@ class Throughput:
         messages = self._stats.put_messages - self._minute_began_at
         return [self._latencies[0] + max(0, messages - counted), *self._latencies[1:]]
 
-    def _rates(self, of: Callable[[Totals], int]) -> str:
+    def rates(self, of: Callable[[Totals], int]) -> str:
+        """How much a total of the samples grows in a second, as a text of up to three numbers."""
         # As RocketMQ writes it: blank separated, one blank at the end, unknown spans left out.
         return "".join(
             f"{rate} " for span in _SPANS_S if (rate := self._rate(span, of)) is not None

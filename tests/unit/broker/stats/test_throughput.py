@@ -39,7 +39,7 @@ def seconds_pass(throughput: Throughput, clock: ManualClock, count: int) -> None
 
 
 def test_a_rate_is_told_from_the_start(throughput: Throughput) -> None:
-    assert throughput.put_tps() == "0.0 "
+    assert throughput.rates(lambda sample: sample.put) == "0.0 "
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_rate_is_shown_as_soon_as_there_are_enough_seconds_for_it(
     stats.put("T", 0, count, 0)
     seconds_pass(throughput, clock, seconds)
 
-    assert throughput.put_tps() == rates
+    assert throughput.rates(lambda sample: sample.put) == rates
 
 
 def test_reads_are_counted_with_and_without_messages(
@@ -69,10 +69,10 @@ def test_reads_are_counted_with_and_without_messages(
     stats.missed()
     seconds_pass(throughput, clock, 10)
 
-    assert throughput.found_tps() == "1.0 "
-    assert throughput.missed_tps() == "0.1 "
-    assert throughput.read_tps() == "1.1 "
-    assert throughput.transferred_tps() == "3.0 "
+    assert throughput.rates(lambda sample: sample.found) == "1.0 "
+    assert throughput.rates(lambda sample: sample.missed) == "0.1 "
+    assert throughput.rates(lambda sample: sample.found + sample.missed) == "1.1 "
+    assert throughput.rates(lambda sample: sample.transferred) == "3.0 "
 
 
 def test_every_latency_falls_into_one_bucket(throughput: Throughput) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from cometmq.protocol.command import ONEWAY_FLAG, Command, encode_command
 from cometmq.remoting import RemotingServer, RemotingSettings
 from cometmq.remoting import server as module
 from cometmq.remoting.config import TlsSettings
@@ -39,13 +40,13 @@ async def test_connections_that_send_nothing_have_no_tasks_and_end_with_the_idle
     await server.start("127.0.0.1", 0)
     before = len(asyncio.all_tasks())
     peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(100)]
-    await until(lambda: server.silent == len(peers))
+    await until(lambda: server.arriving == len(peers))
     assert len(asyncio.all_tasks()) <= before + 1
     for reader, writer in peers:
         async with asyncio.timeout(60.0):
             assert await reader.read() == b""
         writer.close()
-    assert server.silent == server.connections == 0
+    assert server.arriving == server.connections == 0
     await server.stop()
 
 
@@ -54,9 +55,9 @@ async def test_a_connection_that_ends_before_its_first_byte_is_not_opened() -> N
     server = RemotingServer({}, tls=TlsSettings(mode="permissive"), on_close=opened.append)
     await server.start("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    await until(lambda: server.silent == 1)
+    await until(lambda: server.arriving == 1)
     writer.close()
-    await until(lambda: server.silent == 0)
+    await until(lambda: server.arriving == 0)
     await server.stop()
     assert opened == []
 
@@ -65,7 +66,7 @@ async def test_a_stopping_server_closes_connections_that_have_sent_nothing() -> 
     server = RemotingServer({}, tls=TlsSettings(mode="permissive"))
     await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    await until(lambda: server.silent == 1)
+    await until(lambda: server.arriving == 1)
     await server.stop()
     assert await reader.read() == b""
     writer.close()
@@ -78,6 +79,8 @@ async def test_idle_connections_are_closed_a_few_at_a_time(
     server = RemotingServer({}, settings=RemotingSettings(idle_s=1))
     await server.start("127.0.0.1", 0)
     peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(7)]
+    for _, writer in peers:
+        writer.write(encode_command(Command(9001, flag=ONEWAY_FLAG)))
     await until(lambda: server.connections == len(peers))
     for reader, writer in peers:
         async with asyncio.timeout(60.0):

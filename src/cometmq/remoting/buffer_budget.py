@@ -42,12 +42,15 @@ LOOKS_MAX: Final = 32
 
 
 class Holder(Protocol):
-    """A connection; `Wire` is one."""
+    """A connection; `Wire` is one, and `Arrival`."""
 
     received_s: float
     _writing_paused: bool
     warn: Callable[..., None]
-    peer_text: str
+
+    @property
+    def peer_text(self) -> str:
+        """The address of the peer."""
 
     def abort(self) -> None:
         """Close at once."""

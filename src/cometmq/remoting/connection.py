@@ -131,6 +131,11 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.peer_text = host_and_port(host, port)
         self.peer_bytes = socket.inet_pton(family, host.split("%")[0]) + port.to_bytes(4, "big")
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket; -1 if it is closed."""
+        own = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if own is None else int(own.fileno())
+
     @property
     def busy(self) -> bool:
         """Whether a call waits for its response, or a request is being handled."""

@@ -1,7 +1,7 @@
 """The asyncio server: accepts connections, plain and TLS on one port.
 
 The first byte distinguishes TLS from a plain frame; it is read before a transport exists, so that
-nothing of the handshake is lost.
+nothing of the handshake is lost. A connection is opened when its first frame is there (`Arrivals`).
 
 The modes are RocketMQ's.
 """
@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from time import monotonic
 from typing import Any, Protocol
 
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
+from cometmq.protocol.frame import PREFIX_BYTES
+from cometmq.remoting.arrivals import Arrival, Arrivals
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.latencies import Latencies
@@ -29,8 +31,8 @@ from cometmq.remoting.paced_queue import PacedQueue
 from cometmq.remoting.requests import Request, RequestHandler, Response
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
-from cometmq.remoting.wire import FastPath, WriteBatch, write_batch_of
+from cometmq.remoting.tls import failure_text, server_context
+from cometmq.remoting.wire import STRANGER_BYTES_MAX, FastPath, WriteBatch, write_batch_of
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import end_of_socket_descriptors
 from cometmq.system.platforms import SYSTEM
@@ -109,12 +111,12 @@ class RemotingServer:
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
         self._connections: dict[Connection, None] = {}
-        self._silent: dict[socket.socket, float] = {}
-        """Accepted connections without a first byte, and the time of their accept, in its order."""
-        self._arriving: dict[socket.socket, None] = {}
-        """Connections with a first byte that are not open yet."""
+        self._arrivals: Arrivals | None = None
+        """Accepted connections without a first frame."""
+        self._opening: dict[socket.socket, None] = {}
+        """Connections with a first frame that are not open yet."""
         self._to_open = PacedQueue(self._begin_opening, OPENINGS_PER_ITERATION)
-        """Arriving connections whose opening has not begun, and whether each speaks TLS."""
+        """Those of them whose opening has not begun, and whether each speaks TLS."""
         self._idle_ones = PacedQueue(self._close_if_idle, CLOSES_PER_ITERATION)
         self._ended = PacedQueue[Callable[[], object]](lambda end: end(), CLOSES_PER_ITERATION)
         """Each ends a connection whose peer sends no more."""
@@ -144,9 +146,9 @@ class RemotingServer:
         return len(self._connections)
 
     @property
-    def silent(self) -> int:
-        """The number of accepted connections that have not sent a first byte."""
-        return len(self._silent)
+    def arriving(self) -> int:
+        """The number of accepted connections that have not sent a first frame."""
+        return 0 if self._arrivals is None else len(self._arrivals)
 
     async def start(
         self,
@@ -167,8 +169,13 @@ class RemotingServer:
         """
         if self._tls.mode != "disabled" and (self._tls.certificate or self._tls.trusted):
             self._context = server_context(self._tls)
-        self._write_batch = write_batch_of(asyncio.get_running_loop())
-        self._write_batch.budget.bytes_max = self._settings.connection_buffers_max
+        loop = asyncio.get_running_loop()
+        self._write_batch = write_batch_of(loop)
+        budget = self._write_batch.budget
+        budget.bytes_max = self._settings.connection_buffers_max
+        self._arrivals = Arrivals(
+            loop, budget, wanted=self._wanted_bytes, opens=self._arrived, warn=self._problems.add
+        )
         try:
             self._listener.start(host, port, self._settings.backlog)
         except OSError as problem:
@@ -205,17 +212,21 @@ class RemotingServer:
         """
         if self._idle is not None:
             self._idle.cancel()
-        while self._silent:
-            self._drop_silent(next(iter(self._silent)))
+        if self._arrivals is not None:
+            self._arrivals.close()
+            self._arrivals = None
         while self._to_open.waiting:
             accepted, _ = self._to_open.waiting.popleft()
-            del self._arriving[accepted]
+            del self._opening[accepted]
             accepted.close()
         while self._ended.waiting:
             self._ended.waiting.popleft()()
-        for arriving in self._arriving:
-            with contextlib.suppress(OSError):
-                arriving.shutdown(socket.SHUT_RDWR)
+        connected = {connection.fileno() for connection in self._connections}
+        for opening in self._opening:
+            # Requests of an open one may have been handled before its task ends.
+            if opening.fileno() not in connected:
+                with contextlib.suppress(OSError):
+                    opening.shutdown(socket.SHUT_RDWR)
         await self._supervisor.drain(ABORT_S)
         await self._supervisor.cancel()
 
@@ -235,66 +246,39 @@ class RemotingServer:
                 " files (ulimit -n, LimitNOFILE)",
             )
             return
-        count = len(self._connections) + len(self._arriving) + len(self._silent)
+        count = len(self._connections) + len(self._opening) + self.arriving
         if count >= self._settings.connections_max:
             limit = self._settings.connections_max
             self._refuse(accepted, f"{limit} are open (connectionsMax)")
             return
-        if self._tls.mode == "disabled":
-            self._arrived(accepted, None)
-        else:
-            self._await_first_byte(accepted)
+        assert self._arrivals is not None
+        self._arrivals.add(accepted, address)
 
-    def _await_first_byte(self, accepted: socket.socket) -> None:
-        """Open a connection once it is known whether it speaks TLS.
+    def _wanted_bytes(self, length: int, word: int) -> int:
+        """Return how much of a first frame has to arrive before its connection is opened.
 
-        Until then it has no task and no timer: thousands of peers may send nothing.
+        What a wire refuses by the begin of a frame, it gets at once.
         """
-        if self._has_first_byte(accepted):
-            return
-        loop = asyncio.get_running_loop()
-        self._silent[accepted] = loop.time()
-        loop.add_reader(accepted.fileno(), self._first_byte_arrived, accepted)
-
-    def _first_byte_arrived(self, accepted: socket.socket) -> None:
-        accepted_s = self._silent.pop(accepted)
-        asyncio.get_running_loop().remove_reader(accepted.fileno())
-        if not self._has_first_byte(accepted):  # the kernel has changed its mind
-            self._silent[accepted] = accepted_s
-            loop = asyncio.get_running_loop()
-            loop.add_reader(accepted.fileno(), self._first_byte_arrived, accepted)
-
-    def _has_first_byte(self, accepted: socket.socket) -> bool:
-        """Return whether the first byte, or the end, is here; if so, open or close."""
-        try:
-            first = accepted.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            first = b""
-        if not first:
-            self._ended.add([accepted.close])
-        elif first[0] != HANDSHAKE_BYTE and self._tls.mode == "enforcing":
-            self._refuse(accepted, "plain connection met, TLS is required")
-        else:
-            self._arrived(accepted, first[0])
-        return True
-
-    def _drop_silent(self, accepted: socket.socket) -> None:
-        del self._silent[accepted]
-        asyncio.get_running_loop().remove_reader(accepted.fileno())
-        accepted.close()
+        frame_bytes, header_bytes = 4 + length, word & 0xFFFFFF
+        if frame_bytes > self._settings.frame_bytes_max or header_bytes > HEADER_BYTES_MAX:
+            return 0
+        if self._access is not None and length > STRANGER_BYTES_MAX:
+            return PREFIX_BYTES + header_bytes
+        return frame_bytes
 
     def _refuse(self, accepted: socket.socket, reason: str) -> None:
         accepted.close()
         self._problems.add("refused a connection server=%s: %s", self._name, reason)
 
-    def _arrived(self, accepted: socket.socket, first: int | None) -> None:
-        self._arriving[accepted] = None
-        self._to_open.add([(accepted, first == HANDSHAKE_BYTE)])
+    def _arrived(self, accepted: socket.socket, is_tls: bool) -> None:
+        if not is_tls and self._tls.mode == "enforcing":
+            self._refuse(accepted, "plain connection met, TLS is required")
+            return
+        self._opening[accepted] = None
+        self._to_open.add([(accepted, is_tls and self._tls.mode != "disabled")])
 
-    def _begin_opening(self, arriving: tuple[socket.socket, bool]) -> None:
-        self._supervisor.spawn(self._open(*arriving), "open")
+    def _begin_opening(self, opening: tuple[socket.socket, bool]) -> None:
+        self._supervisor.spawn(self._open(*opening), "open")
 
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:
@@ -319,7 +303,7 @@ class RemotingServer:
             accepted.close()
             raise
         finally:
-            self._arriving.pop(accepted, None)
+            self._opening.pop(accepted, None)
 
     def _connection(self) -> Connection:
         connection = Connection(
@@ -369,14 +353,14 @@ class RemotingServer:
     def _idle_before_s(self) -> float:
         return asyncio.get_running_loop().time() - self._settings.idle_s
 
-    def _idle_since(self, oldest: float) -> Iterator[socket.socket | Connection]:
-        yield from itertools.takewhile(lambda one: self._silent[one] < oldest, self._silent)
+    def _idle_since(self, oldest: float) -> Iterator[Arrival | Connection]:
+        if self._arrivals is not None:
+            yield from self._arrivals.before(monotonic() - self._settings.idle_s)
         yield from (one for one in self._connections if one.last_active_s < oldest)
 
-    def _close_if_idle(self, one: socket.socket | Connection) -> None:
-        if isinstance(one, socket.socket):
-            if one in self._silent:
-                self._drop_silent(one)
+    def _close_if_idle(self, one: Arrival | Connection) -> None:
+        if isinstance(one, Arrival):
+            if self._arrivals is not None and self._arrivals.drop(one):
                 self._problems.add(
                     "refused a connection server=%s: nothing received in time", self._name
                 )

@@ -20,6 +20,35 @@ class FileSystem(Protocol):
         """
 
 
+class ReadableSockets(Protocol):
+    """Sockets that the kernel reports through one descriptor, some at a time.
+
+    A socket is reported until it is read, removed or closed.
+    """
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable while there is a socket to report."""
+
+    def add(self, descriptor: int) -> None:
+        """Add a socket; closing it removes it."""
+
+    def discard(self, descriptor: int) -> None:
+        """Remove a socket if it is there."""
+
+    def ready(self, count_max: int) -> list[tuple[int, bool]]:
+        """Return the descriptors of readable sockets, and whether each peer sends no more.
+
+        A socket is readable if as many bytes have arrived as its option SO_RCVLOWAT says, if the
+        kernel has no room for more, or if the peer sends no more.
+        """
+
+    def unread_bytes(self, descriptor: int) -> int:
+        """Return how many bytes of a socket have arrived and are not read; 0 if it is broken."""
+
+    def close(self) -> None:
+        """Remove all sockets."""
+
+
 class System(Protocol):
     """The calls that every part uses, including the client."""
 
@@ -30,6 +59,9 @@ class System(Protocol):
     TCP_UNSENT_MAX: int | None
     """The option of TCP sockets that limits what the kernel takes beyond what it can send; None:
     not used there."""
+
+    def readable_sockets(self) -> ReadableSockets | None:
+        """Return an empty set of sockets; None: not used there."""
 
     def on_signals(
         self,

@@ -1,23 +1,28 @@
 """Linux.
 
-Source: fallocate(2), syncfs(2), mincore(2), lseek(2), fcntl_locking(2), posix_fadvise(2), proc(5).
+Source: fallocate(2), syncfs(2), mincore(2), lseek(2), fcntl_locking(2), posix_fadvise(2), proc(5),
+epoll(7), tcp(7), socket(7).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import re
+import select
 import struct
+import sys
+import termios
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from cometmq.system.platforms.interface import FileSystem
+from cometmq.system.platforms.interface import FileSystem, ReadableSockets
 
 # One statement for all names.
 # isort: off
@@ -56,6 +61,44 @@ sync_data = os.fdatasync
 def processors() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+class _Epoll:
+    """Sockets that the kernel reports through one descriptor: an event loop may watch an epoll."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._count = bytearray(4)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def add(self, descriptor: int) -> None:
+        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def discard(self, descriptor: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._epoll.unregister(descriptor)
+
+    def ready(self, count_max: int) -> list[tuple[int, bool]]:
+        ended = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+        found = self._epoll.poll(0, count_max)
+        return [(descriptor, events & ended != 0) for descriptor, events in found]
+
+    def unread_bytes(self, descriptor: int) -> int:
+        try:
+            fcntl.ioctl(descriptor, termios.FIONREAD, self._count)
+        except OSError:
+            return 0
+        return int.from_bytes(self._count, sys.byteorder)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+def readable_sockets() -> ReadableSockets:
+    """Return an empty set of sockets."""
+    return _Epoll()
 
 
 def lock(descriptor: int, *, wait: bool = False) -> None:

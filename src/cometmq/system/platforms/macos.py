@@ -36,6 +36,7 @@ from cometmq.system.platforms.posix import (
     open_to_read as open_to_read,
     processors as processors,
     read_into as read_into,
+    readable_sockets as readable_sockets,
     replace as replace,
     statvfs as statvfs,
     wait_max_s as wait_max_s,

@@ -20,6 +20,10 @@ sync_file = os.fsync
 statvfs = os.statvfs
 
 
+def readable_sockets() -> None:
+    """Return None: event loops watch each socket by itself."""
+
+
 def on_signals(
     loop: Any, callback: Callable[[], object], signals: Sequence[signal.Signals] | None = None
 ) -> Callable[[], None]:

@@ -32,6 +32,10 @@ _WAIT_S = 0.2
 sync_file = os.fsync
 
 
+def readable_sockets() -> None:
+    """Return None: event loops watch each socket by itself."""
+
+
 def on_signals(
     loop: Any, callback: Callable[[], object], signals: Sequence[signal.Signals] | None = None
 ) -> Callable[[], None]:

@@ -60,8 +60,7 @@ USED_BY = {
     "users": ("tests/unit/access/users/test_accounts.py",),
     "otlp": ("tests/unit/metrics/test_push.py",),
     "spark": ("tests/unit/spark",),
-    "delta": ("tests/unit/spark/pipelines/archive/test_pipeline.py",),
-    "iceberg": ("tests/unit/spark/pipelines/archive/test_pipeline.py",),
+    "iceberg": ("tests/unit/spark/archive",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),
 }

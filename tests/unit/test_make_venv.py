@@ -42,7 +42,7 @@ def test_no_layer_installs_this_package_as_a_requirement(project: dict[str, Any]
 
 def test_a_layer_is_made_again_only_when_its_own_part_changes(project: dict[str, Any]) -> None:
     before = {layer: make_venv._digest(layer, project) for layer in make_venv.LAYERS}
-    project["optional-dependencies"]["delta"].append("further>=1")
+    project["optional-dependencies"]["iceberg"].append("further>=1")
     project["description"] = "another"
 
     after = {layer: make_venv._digest(layer, project) for layer in make_venv.LAYERS}

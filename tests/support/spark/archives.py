@@ -68,21 +68,21 @@ def rewrite_iceberg(table: Any) -> None:
     """Replace each file of an Iceberg table by one of another codec, and expire snapshots."""
     from pyiceberg.table import _parquet_files_to_data_files
 
-    old = [task.file for task in table.scan().plan_files()]
+    files = [task.file for task in table.scan().plan_files()]
     new = []
-    for number, file in enumerate(old):
+    for number, file in enumerate(files):
         path = Path(file.file_path.removeprefix("file://"))
         to = path.with_name(f"rewritten-{number}-{path.name}")
         pq.write_table(pq.ParquetFile(path).read(), to, compression="snappy", store_schema=False)
         new.append(str(to))
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
-        for file in old:
+        for file in files:
             update.delete_data_file(file)
         for file in _parquet_files_to_data_files(
             table_metadata=table.metadata, file_paths=new, io=table.io
         ):
             update.append_data_file(file)
     table.refresh()
-    table.maintenance.expire_snapshots().by_ids(
-        [each.snapshot_id for each in table.snapshots()[:-1]]
-    ).commit()
+    if hasattr(table, "maintenance"):  # pyiceberg 0.9 has none
+        old = [each.snapshot_id for each in table.snapshots()[:-1]]
+        table.maintenance.expire_snapshots().by_ids(old).commit()

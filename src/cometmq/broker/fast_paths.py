@@ -23,7 +23,9 @@ class FastPaths(FastPath):
         It ends before the first frame that none of them handles.
         """
         taken = self._first.take(data, start, end, wire)
-        return taken + self._second.take(data, start + taken, end, wire)
+        if start + taken < end:
+            taken += self._second.take(data, start + taken, end, wire)
+        return taken
 
     def finish_deferred(self) -> None:
         """Send the responses that they have deferred."""

@@ -4,6 +4,7 @@ from cometmq.protocol.command cimport Command, command_at
 from cometmq.protocol.octets cimport copy_of, two_u32
 
 
+cdef Py_ssize_t _PREFIX_BYTES
 cdef Py_ssize_t _BATCH_BYTES_MAX
 cdef Py_ssize_t _BURST_BYTES_MAX
 cdef Py_ssize_t _BURSTS_BYTES_MAX
@@ -39,7 +40,7 @@ cdef class WriteBatch:
     cdef spend(self, Py_ssize_t large_bytes)
     @cython.locals(wire=Wire)
     cpdef _write_bursts(self)
-    @cython.locals(waiting=list, wire=Wire)
+    @cython.locals(waiting=list, wire=Wire, now_s=cython.double)
     cdef _flush_all(self)
 
 
@@ -124,8 +125,9 @@ cdef class Wire:
     cpdef write(self, object head, object slices=*)
     cdef _end_read(self)
     cdef _join_batch(self)
-    @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
+    @cython.locals(out=list, size=cython.Py_ssize_t)
+    cdef flush_at(self, double now_s)
     @cython.locals(burst=list, room=cython.Py_ssize_t, burst_bytes=cython.Py_ssize_t)
     cpdef _write_burst(self)
     cdef _await_room(self)

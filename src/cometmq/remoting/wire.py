@@ -39,6 +39,7 @@ from cometmq.remoting.buffer_budget import BufferBudget
 
 log = logging.getLogger(__name__)
 
+_PREFIX_BYTES = PREFIX_BYTES  # C numbers once compiled
 READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
 SLOW_PARTIAL_BYTES = 4 * 1024
@@ -172,9 +173,10 @@ class WriteBatch:
 
     def _flush_all(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        now_s = self.loop.time()
         for wire in waiting:
             try:
-                wire.flush()
+                wire.flush_at(now_s)
             except Exception:  # the others must not wait for this one
                 log.exception("cannot write peer=%s", wire.peer_text)
                 wire.abort()
@@ -378,8 +380,8 @@ class Wire:
         began_s = monotonic()
         if began_s - self._worked_to_s > _SAME_ITERATION_S:
             self._work_began_s = began_s
-        while self._may_handle():
-            if end - start >= PREFIX_BYTES:
+        while start < end and self._may_handle():
+            if end - start >= _PREFIX_BYTES:
                 header_bytes = two_u32(data, start)[1] & 0xFFFFFF
                 if header_bytes > self.header_bytes_max:
                     raise FrameError(
@@ -593,6 +595,10 @@ class Wire:
 
     def flush(self) -> None:
         """Write the responses that wait; if this iteration has no room for all, the first burst."""
+        self.flush_at(self._loop.time())
+
+    def flush_at(self, now_s: float) -> None:
+        """Write the responses that wait, as `flush`; ``now_s`` is the time of the event loop."""
         self._in_batch = False
         out = self._out
         if not out or self._transport is None:
@@ -604,7 +610,7 @@ class Wire:
             if self._is_stuck(size):
                 return
         else:
-            self.last_active_s = self._loop.time()
+            self.last_active_s = now_s
         if self._unsent or (size > _JOIN_BYTES_MAX and size > self._batch.burst_bytes()):
             self._unsent.extend(out)
             self._unsent_bytes += size

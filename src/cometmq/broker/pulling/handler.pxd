@@ -53,6 +53,8 @@ cdef class PullHandler:
     cdef Appender _appender
     cdef object _topics
     cdef object _groups
+    cdef dict _topic_configs
+    cdef dict _group_configs
     cdef object _consumers
     cdef object _filters
     cdef object _offsets

@@ -190,6 +190,9 @@ class PullHandler:
         self._appender = core.store.appender
         self._topics = core.topics
         self._groups = core.groups
+        # The mappings behind them: a lookup calls no function of Python.
+        self._topic_configs = core.topics.all()
+        self._group_configs = core.groups.all()
         self._consumers = core.consumers
         self._filters = core.filters
         self._offsets = core.offsets
@@ -434,7 +437,7 @@ class PullHandler:
             raise PullForbiddenError(
                 f"the broker[{self._ip}] for lite pull consumer is forbidden", FORBIDDEN_BY_BROKER
             )
-        group = self._groups.get(pull.group) or self._groups.require(
+        group = self._group_configs.get(pull.group) or self._groups.require(
             pull.group, "subscription group [{}] does not exist, "
         )
         if not group.consume_enable:
@@ -444,7 +447,7 @@ class PullHandler:
         return group
 
     def _check_topic(self, pull: Pull) -> TopicConfig:
-        topic = self._topics.require(pull.topic)
+        topic = self._topic_configs.get(pull.topic) or self._topics.require(pull.topic)
         if not topic.perm & _READ:
             raise PullForbiddenError(
                 f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC

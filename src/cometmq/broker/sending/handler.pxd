@@ -13,6 +13,7 @@ from cometmq.store.appender cimport AppendedBatch, Appender
 
 
 cdef int _SUCCESS
+cdef double _SLOW_S
 
 
 cdef class SendHandler:
@@ -69,7 +70,7 @@ cdef class SendHandler:
 
     cpdef bytes responses_to(self, Py_ssize_t end)
 
-    @cython.locals(took_ms=cython.long)
+    @cython.locals(took_s=cython.double, took_ms=cython.long)
     cpdef _record_duration(self, double began_s)
     @cython.locals(
         space=bytearray, step=cython.Py_ssize_t, at=cython.Py_ssize_t, number=cython.Py_ssize_t,

@@ -49,6 +49,8 @@ code of all of them, and the topic of the last one."""
 PENDING_MAX: Final = 512
 """The limit of sends that wait for the end of an iteration of the event loop."""
 _SUCCESS = int(ResponseCode.SUCCESS)
+_SLOW_S = 0.001
+"""A send that took less is not noted: durations are in milliseconds."""
 RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","
 """The digits of a log offset, filled in later, and the separator of ids."""
@@ -228,8 +230,9 @@ class SendHandler:
         return responses
 
     def _record_duration(self, began_s: float) -> None:
-        took_ms = int((perf_counter() - began_s) * 1000)
-        if took_ms > 0:
+        took_s = perf_counter() - began_s
+        if took_s >= _SLOW_S:
+            took_ms = int(took_s * 1000)
             self.flow.append_took(took_ms)
             self._wrote_slowly = True
             if not self._durability.waits():

@@ -23,15 +23,17 @@ cdef class SendValidation:
     cdef bytes _batch_suffix
     cdef Py_ssize_t _body_bytes_max
     cdef bint _checks_all
-    cdef str _cached_topic
-    cdef long long _cached_queues
+    cdef dict _configs
+    cdef str _topic
+    cdef object _config
+    cdef long long _unchecked_queues
 
     cpdef forget_topic(self)
 
     @cython.locals(
-        topic=str, more=bytes, found=cython.int, text=cython.p_uchar)
+        topic=str, config=object, more=bytes, found=cython.int, text=cython.p_uchar)
     cpdef bint route_common(self, Send send) except -1
-    cdef long long _unchecked_queues(self, str topic) except -1
+    cdef long long _count_unchecked_queues(self, str topic, object config) except -1
     cpdef route(self, Send send)
     cpdef check_and_route(self, Send send)
     cdef _route_message(self, Send send, object header)

@@ -152,8 +152,12 @@ class SendValidation:
         self._new_unique_key = new_unique_key
         self._now_ms = now_ms
         self._queue_chance = queue_chance
-        self._cached_topic: str | None = None
-        self._cached_queues = 0
+        self._configs = topics.all()  # a lookup calls no function of Python
+        self._topic: str | None = None
+        """The topic of the last send, with the settings that it has had in this read batch."""
+        self._config: TopicConfig | None = None
+        self._unchecked_queues = 0
+        """How many of its queues take messages without further checks."""
         self.change(rules)
 
     def change(self, rules: SendRules) -> None:
@@ -169,11 +173,12 @@ class SendValidation:
         self._batch_suffix = _WAITS + self._suffix
         self._body_bytes_max = rules.body_bytes_max
         self._checks_all = not rules.broker_writable or rules.accept_from_ms > 0
+        self._topic = self._config = None
+        self._unchecked_queues = 0
 
     def forget_topic(self) -> None:
-        """Forget the settings of the last topic: they may change between two read batches."""
-        self._cached_topic = None
-        self._cached_queues = 0
+        """Look the last topic up again: its settings may be replaced between two read batches."""
+        self._topic = None
 
     def route_common(self, send: Send) -> bool:
         """Route a send that is sure to pass all checks; return False for all others.
@@ -181,10 +186,13 @@ class SendValidation:
         It leaves sends that do not wait for the disk to the general path.
         """
         topic = send.requested_topic
-        if topic is not self._cached_topic:
-            self._cached_topic = topic
-            self._cached_queues = self._unchecked_queues(topic)
-        if not 0 <= send.requested_queue_id < self._cached_queues or send.sys_flag & _UNCOMMON:
+        if topic is not self._topic:
+            self._topic = topic
+            config = self._configs.get(topic)
+            if config is not self._config:
+                self._config = config
+                self._unchecked_queues = self._count_unchecked_queues(topic, config)
+        if not 0 <= send.requested_queue_id < self._unchecked_queues or send.sys_flag & _UNCOMMON:
             return False
         if not 0 < send.body_end - send.body_at <= self._body_bytes_max:
             return False
@@ -212,9 +220,8 @@ class SendValidation:
         send.topic, send.queue_id, send.more = topic, send.requested_queue_id, more
         return True
 
-    def _unchecked_queues(self, topic: str) -> int:
+    def _count_unchecked_queues(self, topic: str, config: TopicConfig | None) -> int:
         """Return how many queues of a topic take messages without further checks; 0 for none."""
-        config = self._topics.get(topic)
         if (
             config is None
             or self._checks_all
@@ -294,7 +301,7 @@ class SendValidation:
     def _checked_topic(self, header: SendHeader, connection: Peer) -> TopicConfig:
         self._check_time()
         topic = header.topic
-        config = self._topics.get(topic)
+        config = self._configs.get(topic)
         if config is None or not self.rules.broker_writable:
             config = self._required_topic(header, config, connection)
         _refuse_forbidden(topic)

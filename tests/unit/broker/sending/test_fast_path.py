@@ -481,6 +481,19 @@ async def test_changed_rules_show_in_the_next_answer(both: Both) -> None:
     await both.same(frame(java(FIELDS)) * 2)
 
 
+async def test_changed_topics_and_closed_brokers_show_in_the_next_send(both: Both) -> None:
+    sends = frame(java(FIELDS | {"e": "3"}))
+    assert await both.same(sends) == 0
+    both.topic("T", queues=2)
+    assert await both.same(sends) == 1
+    both.topic("T", queues=4)
+    assert await both.same(sends) == 0
+    for is_writable, handled in ((False, 1), (True, 0)):
+        for side in (both.fast, both.general):
+            side.validation.change(msgspec.structs.replace(RULES, broker_writable=is_writable))
+        assert await both.same(sends) == handled
+
+
 async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -> None:
     for side in (both.fast, both.general):
         side.files.room_bytes = 0

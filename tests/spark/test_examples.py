@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from kit import eventually
-from servers import Cluster
+from servers import Cluster, new_group, new_topic
+from servers import connect as connect_raw
 
-from cometmq.client import Message
+from cometmq.client import Message, PushConsumer, StartFrom, StoredMessage
+from cometmq.client import Producer as AsyncProducer
 from cometmq.client.blocking import Producer, PullConsumer
+from cometmq.spark import checks
+from cometmq.spark.archive import ArchiveLogSettings, archive_log
 from cometmq.spark.brokers import connect, disconnect_all
+from cometmq.spark.errors import GoneError
 from cometmq.spark.options.connection import ConnectionOptions
+from support.checks.manual_clock import ManualClock
+from support.checks.waiting import until
 from support.processes.process_marks import left_running, marked_environment
+from support.spark.topic_audit import stored, unique_key_of
+from support.stores.small_stores import opened, put
 
 pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "spark"
 ORDERS = 60
 INTERRUPTED = re.compile(r"^java\.lang\.InterruptedException.*\n(?:\s+at .*\n)*", re.M)
@@ -38,6 +53,7 @@ STATES = ("new", "paid", "shipped")
 TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
     "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
+    "11_usage", "12_replay", "13_dead_letters", "14_latency_from_traces", "15_audit_a_replica",
     "pipeline_demo", "pipeline_shop",
 }  # fmt: skip
 
@@ -215,6 +231,262 @@ def test_an_archive_is_asked_instead_of_the_broker(
     said = run("07_archive", cluster.store, tmp_path, orders)
 
     assert re.fullmatch(r"done: \d+ messages archived\n(\w+: 20 messages\n){3}", said)
+
+
+# --- analyses of what a group has consumed --------------------------------------------------------
+
+
+COUNT, POISON = 20, 4
+DEATHS_SECONDS_MAX = 240.0
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A topic of orders that a group has consumed, and what was traced of it."""
+
+    name_servers: str
+    topic: str
+    trace_topic: str
+    group: str
+
+
+@pytest.fixture(scope="module")
+def shop(cluster: Cluster) -> Shop:
+    """Twenty orders, of which the group's handler refuses each fifth, twice, until it is dead."""
+    with closing(connect_raw(cluster.broker)) as broker:
+        found = Shop(
+            cluster.namesrv,
+            new_topic(cluster, broker, queues=2),
+            new_topic(cluster, broker, queues=1),
+            new_group(cluster, broker),
+        )
+    asyncio.run(asyncio.wait_for(run_shop(found), DEATHS_SECONDS_MAX))
+    return found
+
+
+async def run_shop(shop: Shop) -> None:
+    """Send the orders, consume them, and wait until the last of the refused ones has died."""
+    done: set[str] = set()
+    refused: list[str] = []
+    ended = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        order = json.loads(message.body)
+        bad = order["amount"] < 0
+        refused.extend([message.message_id] * bad)
+        done.update({message.message_id} - set(refused))
+        if len(done) == COUNT - POISON and len(refused) == 2 * POISON:
+            ended.set()
+        if bad:
+            raise ValueError(f"order {order['id']} has a negative amount")
+
+    traced = {"trace": True, "trace_topic": shop.trace_topic}
+    async with AsyncProducer(shop.name_servers, group="sellers", **traced) as producer:
+        for number in range(COUNT):
+            amount = -1 if number % 5 == 0 else number
+            body = json.dumps({"id": number, "amount": amount}).encode()
+            await producer.send(Message(topic=shop.topic, body=body, keys=[f"order-{number}"]))
+        async with PushConsumer(
+            shop.name_servers,
+            group=shop.group,
+            handler=handle,
+            subscriptions={shop.topic: "*"},
+            start_from=StartFrom.FIRST,
+            retries_max=1,
+            route_refresh_ms=500,
+            **traced,
+        ):
+            await ended.wait()
+    await until(lambda: dead_count(shop) == POISON, timeout=DEATHS_SECONDS_MAX)
+
+
+def dead_count(shop: Shop) -> int:
+    """How many letters there are; none while the topic is not there."""
+    try:
+        found = stored(shop.name_servers, f"%DLQ%{shop.group}")
+    except GoneError:
+        return 0
+    return sum(map(len, found.values()))
+
+
+def test_dead_letters_are_reported_and_can_be_sent_again(
+    spark: SparkSession, run: Run, shop: Shop, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    said = run("13_dead_letters", shop.name_servers, tmp_path / "letters")
+
+    [line] = [line for line in said.splitlines() if shop.group in line]
+    assert line.startswith(f"{POISON} of {shop.group} from {shop.topic}: ")
+    assert "order <n> has a negative amount" in line
+    repaired = make_topic(queues=1)
+    letters = spark.read.parquet(str(tmp_path / "letters")).where(f"topic = '{shop.topic}'")
+    writer = letters.write.format("rocketmq").option("nameServer", shop.name_servers)
+    options = {"topic": repaired, "reservedProperties": "drop"}
+    writer.options(**options).mode("append").save()
+    sent = [m for each in stored(shop.name_servers, repaired).values() for m in each]
+    assert sorted(json.loads(message.body)["id"] for message in sent) == [0, 5, 10, 15]
+    origins = {row.properties["ORIGIN_MSG_ID"] for row in letters.collect()}
+    assert {message.properties["ORIGIN_MSG_ID"] for message in sent} == origins
+    assert not {"RETRY_TOPIC", "CONSUME_ERROR"} & set(sent[0].properties)
+
+
+def test_traces_tell_latencies_and_losses(run: Run, shop: Shop) -> None:
+    said = run("14_latency_from_traces", shop.name_servers, shop.trace_topic)
+
+    of = re.escape(f"{shop.topic} by ")
+    numbers = r"\d+ in -?\d+ ms \(p50\), -?\d+ ms \(p99\)"
+    assert re.search(rf"^send {of}sellers: {COUNT} in .*, 0 failed$", said, re.M), said
+    assert re.search(rf"^handle {of}{shop.group}: {numbers}, {2 * POISON} failed$", said, re.M), (
+        said
+    )
+    assert re.search(rf"^wait {of}{shop.group}: {COUNT} in ", said, re.M), said
+    assert "0 messages consumed twice" in said
+
+
+def test_a_topic_of_a_broker_is_whole_and_equal_to_a_copy_until_the_copy_loses_a_message(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    reader = spark.read.format("rocketmq").option("nameServer", shop.name_servers)
+    topic = reader.option("subscribe", shop.topic).option("includeProperties", "true").load()
+    topic.where("NOT (queue_id = 0 AND queue_offset = 3)").selectExpr(
+        "* EXCEPT (tags)", "IF(queue_id = 1 AND queue_offset = 2, 'x', tags) AS tags"
+    ).write.parquet(str(tmp_path / "copy"))
+    queues = spark.read.format("rocketmq-meta").option("nameServer", shop.name_servers)
+    queues = queues.option("subscribe", shop.topic).load()
+
+    assert checks.gaps(topic).collect() == []
+    assert checks.offsets(queues, lag_max=0).collect() == []
+    found = checks.compare(topic, spark.read.parquet(str(tmp_path / "copy"))).collect()
+    assert {(row.finding, row.queue_id, row.queue_offset) for row in found} == {
+        ("missing-there", 0, 3),
+        ("differs", 1, 2),
+    }
+
+
+@pytest.mark.long  # other tests run the same functions
+@pytest.mark.parametrize(
+    "page",
+    [
+        "analyze-dead-letters",
+        "compare-two-clusters",
+        "measure-latency-from-traces",
+        "replay-an-archive",
+    ],
+)
+def test_the_programs_in_the_text_of_a_page_run(
+    page: str, run: Run, shop: Shop, tmp_path: Path
+) -> None:
+    run("13_dead_letters", shop.name_servers, tmp_path / "letters")
+    words = {
+        "127.0.0.1:9876": shop.name_servers,
+        "/data/": f"{tmp_path}/",
+        "RMQ_SYS_TRACE_TOPIC": shop.trace_topic,
+        'subscribe", "orders"': f'subscribe", "{shop.topic}"',
+        "orders-copy": shop.topic,
+        "orders-again": shop.topic,
+    }
+    text = (HOWTO / f"{page}.md").read_text()
+    programs = re.findall(r"<!-- run by tests/spark -->\n```python\n(.*?)^```", text, re.M | re.S)
+    assert programs
+    for program in programs:
+        for word, instead in words.items():
+            program = program.replace(word, instead)
+        exec(compile(program, page, "exec"), {})
+
+
+# --- archives and logs ---------------------------------------------------------------------------
+
+
+def bodies_by_queue(
+    found: dict[tuple[str, int], list[StoredMessage]],
+) -> dict[str, list[list[int]]]:
+    """The numbers in the bodies of each original queue, in the queues where they came to."""
+    homes: dict[str, list[list[int]]] = {}
+    for messages in found.values():
+        here: dict[str, list[int]] = {}
+        for message in messages:
+            origin, _, number = message.body.decode().partition(":")
+            here.setdefault(origin, []).append(int(number))
+        for origin, numbers in here.items():
+            homes.setdefault(origin, []).append(numbers)
+    return homes
+
+
+def test_an_archive_is_replayed_in_order_and_a_repetition_is_recognized(
+    run: Run, name_servers: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Topics of retries, of dead letters and of the system only if they are named."""
+    topic, other = make_topic(), make_topic()
+    store = opened(tmp_path / "store")
+    for number in range(90):
+        properties = {"TAGS": f"t{number % 2}", "KEYS": f"k{number} all", "own": "é", "DELAY": "3"}
+        properties["UNIQ_KEY"] = f"{number:032X}"
+        body = f"{number % 3}:{number // 3}".encode()
+        put(store, body, topic=topic, queue_id=number % 3, flag=7, properties=properties)
+    for name in ("%RETRY%g", "%DLQ%g", "SELF_TEST_TOPIC"):
+        put(store, b"0:0", topic=name, properties={"UNIQ_KEY": "again"})
+    put(store, b"0:99", topic=topic, sys_flag=4)
+    store.close()
+    to = str(tmp_path / "archive")
+    archive_log(None, ArchiveLogSettings(store=str(tmp_path / "store"), to=to, broker_name="b"))
+
+    for _ in range(2):
+        assert run("12_replay", to, name_servers, "job") == f"replayed {topic}\n"
+    assert run("12_replay", to, name_servers, "j", f"%RETRY%g={other}") == "replayed %RETRY%g\n"
+
+    found = stored(name_servers, topic, count=180)
+    homes = bodies_by_queue(found)
+    assert set(homes) == {"0", "1", "2"}
+    assert all(queues == [[*range(30), *range(30)]] for queues in homes.values())
+    sent = [message for messages in found.values() for message in messages]
+    assert Counter(Counter(unique_key_of(message) for message in sent).values()) == {2: 90}
+    [one, _] = [message for message in sent if message.body == b"1:0"]
+    assert (one.tags, one.keys, one.flag) == ("t1", ["k1", "all"], 7)
+    expected = {"own": "é", "ORIGIN_MSG_ID": f"{1:032X}", "REPLAY_JOB": "job"}
+    assert expected.items() <= one.properties.items()
+    assert "DELAY" not in one.properties
+    [retry] = [m for messages in stored(name_servers, other, count=1).values() for m in messages]
+    assert retry.properties["ORIGIN_MSG_ID"] == "again"
+
+
+def test_usage_is_counted_by_topic_and_day(run: Run, tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path / "store", clock=clock)
+    for number in range(5):
+        put(store, topic=("a", "b")[number % 2])
+        clock.advance(86_400_000 * (number == 2))
+    store.close()
+
+    lines = run("11_usage", tmp_path / "store").splitlines()
+
+    counted = [re.fullmatch(r"(\S+) (\w): (\d) messages, \d+ bytes", line) for line in lines]
+    assert sorted((each[2], int(each[3])) for each in counted if each) == [
+        ("a", 1), ("a", 2), ("b", 1), ("b", 1),
+    ]  # fmt: skip
+    assert len({each[1] for each in counted if each}) == 2
+
+
+def test_a_replica_is_audited_and_totals_do_not_depend_on_what_is_shown(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master, replica = tmp_path / "master", tmp_path / "replica"
+    store = opened(master)
+    for number in range(40):
+        put(store, b"%d" % number, properties={"UNIQ_KEY": f"u{number}"})
+    store.close()
+    shutil.copytree(master, replica)
+    nothing = ["gaps: 0", "duplicates: 0", "transactions: 0", "differences: 0"]
+    assert run("15_audit_a_replica", master, replica).splitlines() == nothing
+
+    store = opened(master)
+    for number in range(40, 70):
+        put(store, b"%d" % number, properties={"UNIQ_KEY": f"u{number}"})
+    store.close()
+    with pytest.raises(SystemExit):
+        run("15_audit_a_replica", master, replica, 3)
+
+    said = capsys.readouterr().out
+    assert "differences: 30" in said
+    assert said.count("behind-there") == 3
 
 
 @pytest.mark.long  # the tests on standalone Spark start the same cluster

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ import pytest
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings, Manifest, archive
 from cometmq.spark.pipelines.archive.reading import read_archive
-from cometmq.spark.pipelines.audit import AuditSettings, audit
-from cometmq.spark.pipelines.replay import ReplaySettings, replay
 from cometmq.spark.pipelines.running import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from support.spark.log_files import FilledStore
@@ -122,29 +119,3 @@ def test_an_archive_is_made_gone_on_with_and_verified_in_the_bucket(
     assert verified.good, verified.tables["findings"].to_pylist()
     assert verified.run.counts["archive_rows"] == 170
     assert all(entry.verified_ms for entry in Manifest(open_folder(to)).entries())
-
-    again = ReplaySettings(archive=to, name_servers="127.0.0.1:1")
-    assert replay(spark, again, dry_run=True).run.counts["sent"] == 170
-
-
-def test_a_log_in_the_bucket_is_audited_and_the_report_lies_beside_it(
-    spark: SparkSession, storage: ObjectStorage, filled: FilledStore
-) -> None:
-    settings = AuditSettings(
-        source=f"log:{filled.root}",
-        other=f"log:{upload(filled.root, storage, 'copy')}",
-        output=storage.url("audit"),
-        checks=(),
-    )
-    equal = audit(spark, settings)
-    assert (equal.good, equal.run.counts["compared"]) == (True, 2)
-    filled.fill(6)
-    behind = audit(spark, replace(settings, output=storage.url("later")))
-    assert [(f["finding"], f["count"]) for f in behind.tables["findings"].to_pylist()] == [
-        ("behind-there", 3)
-    ] * 2
-    for name in ("audit", "later"):
-        kept = sorted(path.name for path in (storage.root / name).iterdir() if path.is_file())
-        assert kept == sorted(
-            ["compared.parquet", "differences.parquet", "findings.parquet", "report.html"]
-        )

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.replay import ReplaySettings, replay
-from support.checks.waiting import wait_until
-from support.spark.topic_audit import stored
 from support.stores.small_stores import opened, put
 
 pytestmark = pytest.mark.long_elsewhere
@@ -56,22 +53,3 @@ def test_archive_a_log(
     shown = capsys.readouterr().out
     assert re.search(rf"\| *new\| *{COUNT}\|", shown)
     assert shown.endswith("\n0\n")  # nothing is verified yet
-
-
-def test_replay_an_archive(
-    spark: SparkSession,
-    archived: str,
-    name_servers: str,
-    topic: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    settings = ReplaySettings(
-        archive=archived, name_servers=name_servers, topic_map=(f"orders={topic}",), job="j"
-    )
-    replay(None, settings)
-    replay(None, settings)
-    wait_until(
-        lambda: sum(map(len, stored(name_servers, topic).values())) == 2 * COUNT, "all of them"
-    )
-    run_blocks("replay-an-archive", **{"127.0.0.1:9876": name_servers, "orders-again": topic})
-    assert capsys.readouterr().out == f"{COUNT}\n"

@@ -39,6 +39,9 @@ SHARED = {
 }
 """Options that several formats have."""
 
+CHECKS = ("cometmq.spark.checks", "cometmq.spark.traces")
+"""The packages of functions that return data frames."""
+
 SEVERAL = "values separated by semicolons; the option may be repeated"
 """What is expected of an option of a pipeline that has several values."""
 
@@ -57,6 +60,21 @@ def formats_page() -> str:
         lines += _options(_found(kind))
     lines += ["", "## Errors", "", *_errors()]
     return "\n".join(lines) + "\n"
+
+
+def checks_page() -> str:
+    """All functions of checks and traces with their docstrings."""
+    lines = ["# Checks and traces in Spark"]
+    for package in CHECKS:
+        module = import_module(package)
+        first = (inspect.getdoc(module) or "").partition("\n\n")[0]
+        lines += ["", f"Functions of `{package}`. {_sentence(first)}"]
+        for name in module.__all__:
+            function = getattr(module, name)
+            signature = str(inspect.signature(function)).replace("'", "")
+            lines += ["", f"## {name}", "", "```text", f"{name}{signature}", "```", ""]
+            lines += _docstring(inspect.getdoc(function) or "")
+    return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
 
 
 def pipelines_page() -> str:
@@ -96,6 +114,18 @@ def _source_text(name: str) -> Iterator[str]:
     yield _sentence(first)
     if rest.strip():
         yield from ("", "```text", *rest.strip("\n").rstrip().splitlines(), "```")
+
+
+def _docstring(text: str) -> Iterator[str]:
+    """A docstring in Markdown: ``Args`` and ``Raises`` are lists."""
+    for block in text.replace("``", "`").split("\n\n"):
+        title, _, rest = block.partition("\n")
+        if title in ("Args:", "Raises:"):
+            items = re.sub(r"\n {5,}", " ", rest).splitlines()
+            block = f"{title}\n\n" + "\n".join(
+                re.sub(r"^ {4}([^:]+):", r"- `\1`:", each) for each in items
+            )
+        yield from (block, "")
 
 
 def _columns(name: str) -> Iterator[tuple[str, list[str]]]:
@@ -207,8 +237,9 @@ def _row(*cells: str) -> str:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Both pages."""
+    """All pages."""
     from tools.generate.pages import MADE
 
     yield REFERENCE / "spark-formats.md", MADE + formats_page()
+    yield REFERENCE / "spark-checks.md", MADE + checks_page()
     yield REFERENCE / "spark-pipelines.md", MADE + pipelines_page()

@@ -164,7 +164,7 @@ def pipeline(
         bool, typer.Option("--script", help="Print the path of the script for spark-submit.")
     ] = False,
 ) -> None:
-    """Run a data pipeline on Spark: archive, replay, verify, audit and others."""
+    """Archive a log or topics with Spark, or compare an archive with its log."""
     from cometmq.cli import pipeline as pipelines
 
     if script:

@@ -1,11 +1,7 @@
-"""Pipelines: jobs over topics, logs and archives, each with a record of its runs.
+"""Pipelines: archives of logs and topics, with a record of each run.
 
 Each one is a function, a script for ``spark-submit`` (``python -m cometmq.spark.pipelines.NAME``)
-and a command (``cometmq pipeline NAME``). Its name is that of the module here, or of the package
-where it has several; two packages are no pipelines, but what pipelines are made of:
-
-    running     what every pipeline needs to run
-    findings    what the pipelines that look for something share
+and a command (``cometmq pipeline NAME``). Its name is that of the module here, or of the package.
 """
 
 from cometmq.spark.pipelines.running.progress import Progress, silent

@@ -60,17 +60,18 @@ class Pipeline:
 MODULES: dict[str, str] = {
     "archive": "archive",
     "archive-topics": "archive_topics",
-    "replay": "replay",
-    "dead-letters": "dead_letters",
-    "trace": "trace",
-    "audit": "audit",
     "verify": "verify",
-    "usage": "usage",
 }
 """Name of each pipeline and the module or package that has it."""
 
 
+_PROGRAM = "run the program examples/spark/%s.py, see docs/howto/%s.md"
 REMOVED: dict[str, str] = {
+    "audit": "use the functions of cometmq.spark.checks, see docs/howto/compare-two-clusters.md",
+    "dead-letters": _PROGRAM % ("13_dead_letters", "analyze-dead-letters"),
+    "replay": _PROGRAM % ("12_replay", "replay-an-archive"),
+    "trace": _PROGRAM % ("14_latency_from_traces", "measure-latency-from-traces"),
+    "usage": _PROGRAM % ("11_usage", "report-usage"),
     "rebuild": "a broker that starts rebuilds the queues and the index of its store if they are"
     " deleted, see docs/howto/verify-a-store.md",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -27,9 +28,10 @@ from cometmq.spark.pipelines.running.command import (
     texts_of,
 )
 from cometmq.spark.pipelines.running.progress import Bar, Lines
-from cometmq.spark.pipelines.running.registry import MODULES
+from cometmq.spark.pipelines.running.registry import MODULES, REMOVED
 from cometmq.spark.sources.losses import Losses
 from cometmq.system.settings import describe
+from tools.generate.root import ROOT
 from unit.docs.test_pages import PAGES, blocks
 
 NAMES = sorted(MODULES)
@@ -83,7 +85,13 @@ def test_commands_in_documents_are_understood(words: list[str]) -> None:
 
 
 def test_there_are_commands_in_documents() -> None:
-    assert {words[0] for words in documented()} >= {"archive", "replay", "verify"}
+    assert {words[0] for words in documented()} >= {"archive", "verify"}
+
+
+def test_what_replaces_a_removed_pipeline_is_there() -> None:
+    named = [path for text in REMOVED.values() for path in re.findall(r"[a-z]+/[\w/-]+\.\w+", text)]
+    assert len(named) > len(REMOVED)
+    assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
 def test_values_have_their_kind() -> None:
@@ -101,6 +109,9 @@ def test_values_have_their_kind() -> None:
         (["archive", "--range-bytes", "1073741825"], "a whole number from 4096 to 1073741824"),
         (["archive", "--codec", "zip"], "--codec=zip: expected one of zstd"),
         (["nope"], "no pipeline 'nope': expected one of archive"),
+        (["rebuild"], "the pipeline 'rebuild' is removed: a broker that starts rebuilds"),
+        (["audit", "--source", "x"], "is removed: use the functions of cometmq.spark.checks"),
+        (["usage"], "is removed: run the program examples/spark/11_usage.py"),
     ],
 )
 def test_a_mistake_is_named_and_ends_with_code_2(
@@ -211,7 +222,6 @@ def test_a_failure_of_spark_is_one_line(
     ("name", "option"),
     [
         ("archive-topics", "--no-fail-on-data-loss"),
-        ("usage", "--options failOnDataLoss=false"),
         ("verify", "failOnDataLoss=false"),
     ],
 )

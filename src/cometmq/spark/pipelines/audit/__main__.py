@@ -1,8 +1,0 @@
-"""Runs ``audit`` as a command: ``python -m cometmq.spark.pipelines.audit``."""
-
-import sys
-
-from cometmq.spark.pipelines.running.command import main
-
-if __name__ == "__main__":
-    sys.exit(main("audit"))

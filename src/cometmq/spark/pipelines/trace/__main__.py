@@ -1,8 +1,0 @@
-"""Runs ``trace`` as a command: ``python -m cometmq.spark.pipelines.trace``."""
-
-import sys
-
-from cometmq.spark.pipelines.running.command import main
-
-if __name__ == "__main__":
-    sys.exit(main("trace"))

@@ -33,8 +33,6 @@ REPLAY_JOB = "REPLAY_JOB"
 
 _HERE, _THERE = "here", "there"
 _PARTS = 256
-_LOW = 0xFFFFFFFF
-_QUEUE = ("topic", "broker_name", "queue_id")
 _NOT_THE_APPLICATIONS = sorted(
     {*names.RESERVED, names.SHARDING_KEY, SENT_AGAIN, REPLAY_JOB, RESENT_FROM, RESENT_TIME_MS}
 )
@@ -67,37 +65,32 @@ def compare(
         raise ConfigError(f"ignored: met {unknown[0]}, expected some of {', '.join(COMPARED)}")
     both = set(here.columns) & set(there.columns) - set(ignored)
     compared = [name for name in COMPARED if name in both]
-
-    def hashed(messages: DataFrame, renamed: Mapping[str, str]) -> DataFrame:
-        broker = F.coalesce("broker_name", F.lit("")) if match_brokers else F.lit("")
-        return messages.where(F.col("topic") != "").select(
-            _renamed(renamed).alias("topic"), broker.alias("broker_name"), "queue_id",
-            "queue_offset", "msg_id", "store_timestamp",
+    broker = F.coalesce("broker_name", F.lit("")) if match_brokers else F.lit("")
+    left, right = (
+        messages.where(F.col("topic") != "").select(
+            _renamed(renamed), broker.alias("broker_name"), "queue_id", "queue_offset",
+            F.struct("msg_id", "store_timestamp").alias("row"),
             *(F.xxhash64(hashable(name)).alias(f"hash_{name}") for name in compared),
-            row_hash(compared, hashable).alias("row"),
-        )  # fmt: skip
-
-    left, right = hashed(here, topics or {}), hashed(there, {})
-    bounds = [F.min("queue_offset").alias("first"), F.max("queue_offset").alias("last")]
-    differing = _differing(left, right, _QUEUE, F.xxhash64("queue_offset", "row"), bounds)
-    rows = _rows(left, right, differing, [*_QUEUE, "queue_offset"])
-    is_same = F.col(f"row_{_HERE}").eqNullSafe(F.col(f"row_{_THERE}"))
-    found = rows.where(~is_same).join(F.broadcast(differing), list(_QUEUE))
-    unlike = F.array_compact(
-        F.array(
-            *(
-                F.when(F.col(f"hash_{name}_{_HERE}") != F.col(f"hash_{name}_{_THERE}"), name)
-                for name in compared
-            )
+            row_hash(compared, hashable).alias("content"),
         )
+        for messages, renamed in ((here, topics or {}), (there, {}))
+    )  # fmt: skip
+    rows = _differing(left, right, ["topic", "broker_name", "queue_id"], "queue_offset")
+    unlike = (
+        F.when(F.col(f"hash_{name}_{_HERE}") != F.col(f"hash_{name}_{_THERE}"), name)
+        for name in compared
     )
-    return found.select(
+    row = F.coalesce(f"row_{_HERE}", f"row_{_THERE}")
+    return rows.where(~_equal("content")).select(
         _finding().alias("finding"),
         "topic",
-        F.when(F.lit(match_brokers), F.col("broker_name")).alias("broker_name"),
-        "queue_id", "queue_offset", unlike.alias("columns"), _either("msg_id"),
-        _either("store_timestamp"),
-    )  # fmt: skip
+        F.nullif("broker_name", F.lit("")).alias("broker_name"),
+        "queue_id",
+        "queue_offset",
+        F.array_compact(F.array(*unlike)).alias("columns"),
+        row["msg_id"].alias("msg_id"),
+        row["store_timestamp"].alias("store_timestamp"),
+    )
 
 
 def compare_by_key(
@@ -107,107 +100,94 @@ def compare_by_key(
 
     The id of a message is its first one: the property ``ORIGIN_MSG_ID`` of a message that was sent
     again, else ``msg_id``. ``finding`` is ``missing-there``, ``missing-here``,
-    ``more-often-there``, ``more-often-here`` or ``differs``.
+    ``more-often-there``, ``more-often-here`` or ``differs``. ``first_here`` and ``first_there`` are
+    the broker, queue and offset of one of the messages.
 
     Args:
         here, there: rows of any two sources with ``includeProperties``.
         topics: the names in ``there`` of topics with another name in ``here``.
     """
-
-    def keyed(messages: DataFrame, renamed: Mapping[str, str]) -> DataFrame:
-        key = F.coalesce(F.col("properties")[SENT_AGAIN], F.col("msg_id"))
-        return messages.where(F.col("topic") != "").select(
-            _renamed(renamed).alias("topic"), key.alias("msg_id"),
-            row_hash(COMPARED_BY_KEY, _own_hashable).alias("content"),
-            F.pmod(F.xxhash64(key), F.lit(_PARTS)).alias("part"),
-            F.struct("broker_name", "queue_id", "queue_offset").alias("place"),
-        )  # fmt: skip
+    key = F.coalesce(F.col("properties")[SENT_AGAIN], F.col("msg_id"))
+    left, right = (
+        messages.where(F.col("topic") != "").select(
+            _renamed(renamed), F.pmod(F.xxhash64(key), F.lit(_PARTS)).alias("part"),
+            key.alias("msg_id"), row_hash(COMPARED_BY_KEY, _own_hashable).alias("content"),
+            F.struct("broker_name", "queue_id", "queue_offset").alias("position"),
+        )
+        for messages, renamed in ((here, topics or {}), (there, {}))
+    )  # fmt: skip
 
     def per_key(rows: DataFrame) -> DataFrame:
         return rows.groupBy("topic", "part", "msg_id").agg(
             F.count("*").alias("copies"),
             F.sum(F.col("content").cast("decimal(20, 0)")).alias("content"),
-            F.min("place").alias("place"),
+            F.min("position").alias("first"),
         )
 
-    left, right = keyed(here, topics or {}), keyed(there, {})
-    part = ("topic", "part")
-    differing = _differing(left, right, part, F.xxhash64("msg_id", "content"), [])
-    rows = _rows(left, right, differing, [*part, "msg_id"], per_key)
+    rows = _differing(left, right, ["topic", "part"], "msg_id", per_key)
     copies = [F.coalesce(f"copies_{side}", F.lit(0)) for side in (_HERE, _THERE)]
     finding = (
         F.when(copies[1] == 0, "missing-there")
         .when(copies[0] == 0, "missing-here")
         .when(copies[1] > copies[0], "more-often-there")
         .when(copies[0] > copies[1], "more-often-here")
-        .when(F.col(f"content_{_HERE}") != F.col(f"content_{_THERE}"), "differs")
+        .when(~_equal("content"), "differs")
     )
     return rows.where(finding.isNotNull()).select(
         finding.alias("finding"), "topic", "msg_id", copies[0].alias("copies_here"),
-        copies[1].alias("copies_there"), f"place_{_HERE}", f"place_{_THERE}",
+        copies[1].alias("copies_there"), f"first_{_HERE}", f"first_{_THERE}",
     )  # fmt: skip
 
 
 def _differing(
     here: DataFrame,
     there: DataFrame,
-    bucket: Sequence[str],
-    hashed: Column,
-    more: Sequence[Column],
-) -> DataFrame:
-    """Return the buckets whose sums differ, with the further aggregates of each side.
-
-    The sums of both halves of a hash do not overflow below two thousand million rows.
-    """
-    sums = [
-        F.count("*").alias("messages"),
-        F.sum(hashed.bitwiseAND(_LOW)).alias("low"),
-        F.sum(F.shiftrightunsigned(hashed, 32)).alias("high"),
-        *more,
-    ]
-    left, right = (
-        _sided(rows.groupBy(*bucket).agg(*sums), bucket, side)
-        for rows, side in ((here, _HERE), (there, _THERE))
-    )
-    same = (
-        F.col(f"{name}_{_HERE}").eqNullSafe(F.col(f"{name}_{_THERE}"))
-        for name in ("messages", "low", "high")
-    )
-    return left.join(right, list(bucket), "full_outer").where(~reduce(Column.__and__, same))
-
-
-def _rows(
-    here: DataFrame,
-    there: DataFrame,
-    differing: DataFrame,
-    keys: list[str],
+    bucket: list[str],
+    key: str,
     prepared: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
-    """Join the rows of both sides that are in differing buckets."""
-    bucket = [name for name in keys if name in differing.columns]
-    wanted = F.broadcast(differing.select(*bucket))
-    left, right = (
-        _sided(prepared(rows.join(wanted, bucket, "left_semi")), keys, side)
-        for rows, side in ((here, _HERE), (there, _THERE))
+    """Join the rows of both sides that are in buckets whose sums differ.
+
+    The columns of each side have its name at their ends. ``least`` and ``most`` are the bounds of
+    the key in the bucket. A sum of 32 bits of a hash overflows only above two thousand million
+    rows.
+    """
+    hashed = F.xxhash64(key, "content")
+    sums = {
+        "messages": F.count("*"),
+        "low": F.sum(hashed.bitwiseAND(0xFFFFFFFF)),
+        "high": F.sum(F.shiftrightunsigned(hashed, 32)),
+        "least": F.min(key),
+        "most": F.max(key),
+    }
+
+    def joined(keys: list[str], of_side: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        left, right = (
+            found.withColumnsRenamed({n: f"{n}_{side}" for n in found.columns if n not in keys})
+            for side, found in ((_HERE, of_side(here)), (_THERE, of_side(there)))
+        )
+        return left.join(right, keys, "full_outer")
+
+    summed = joined(
+        bucket,
+        lambda rows: rows.groupBy(*bucket).agg(*(each.alias(n) for n, each in sums.items())),
     )
-    return left.join(right, keys, "full_outer")
-
-
-def _sided(rows: DataFrame, keys: Collection[str], side: str) -> DataFrame:
-    return rows.withColumnsRenamed(
-        {name: f"{name}_{side}" for name in rows.columns if name not in keys}
+    differing = F.broadcast(
+        summed.where(~reduce(Column.__and__, map(_equal, ("messages", "low", "high"))))
     )
+    rows = joined([*bucket, key], lambda rows: prepared(rows.join(differing, bucket, "left_semi")))
+    return rows.join(differing, bucket)
 
 
-def _either(name: str) -> Column:
-    return F.coalesce(f"{name}_{_HERE}", f"{name}_{_THERE}").alias(name)
+def _equal(name: str) -> Column:
+    return F.col(f"{name}_{_HERE}").eqNullSafe(F.col(f"{name}_{_THERE}"))
 
 
 def _renamed(topics: Mapping[str, str]) -> Column:
     topic = F.col("topic")
     for name, other in topics.items():
         topic = F.when(F.col("topic") == name, other).otherwise(topic)
-    return topic
+    return topic.alias("topic")
 
 
 def row_hash(compared: Sequence[str], value: Callable[[str], Column]) -> Column:
@@ -235,13 +215,13 @@ def _finding() -> Column:
 
     def only(other: str) -> Column:
         return (
-            F.when(offset > F.col(f"last_{other}"), f"behind-{other}")
-            .when(offset < F.col(f"first_{other}"), f"expired-{other}")
+            F.when(offset > F.col(f"most_{other}"), f"behind-{other}")
+            .when(offset < F.col(f"least_{other}"), f"expired-{other}")
             .otherwise(f"missing-{other}")
         )
 
     return (
-        F.when(F.col(f"row_{_THERE}").isNull(), only(_THERE))
-        .when(F.col(f"row_{_HERE}").isNull(), only(_HERE))
+        F.when(F.col(f"content_{_THERE}").isNull(), only(_THERE))
+        .when(F.col(f"content_{_HERE}").isNull(), only(_HERE))
         .otherwise("differs")
     )

@@ -113,14 +113,14 @@ def duplicates(messages: DataFrame) -> DataFrame:
     Args:
         messages: rows with the columns of `gaps`, ``body`` included.
     """
-    place = F.struct("store_timestamp", *QUEUE[1:], "queue_offset")
+    position = F.struct("store_timestamp", *QUEUE[1:], "queue_offset")
     topic = F.col("topic")
     of_brokers = topic.isin("", *sorted(SYSTEM_TOPICS))
     for prefix in (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX):
         of_brokers = of_brokers | topic.startswith(prefix)
     same = messages.where(~of_brokers).groupBy("topic", "msg_id", F.xxhash64("body").alias("body"))
     copies = same.agg(
-        F.count("*").alias("copies"), F.min(place).alias("first"), F.max(place).alias("last")
+        F.count("*").alias("copies"), F.min(position).alias("first"), F.max(position).alias("last")
     )
     return copies.where("copies > 1").drop("body")
 

@@ -51,7 +51,7 @@ def transactions(messages: DataFrame, *, settle_s: int = 60) -> DataFrame:
 def _open(halves: DataFrame, ends: DataFrame, settle_s: int) -> DataFrame:
     settled = F.current_timestamp() - F.make_dt_interval(secs=F.lit(settle_s))
     due = halves.where(F.col("store_timestamp") < settled)
-    rows = due.join(ends, _same_place(due, ends), "left_anti")
+    rows = due.join(ends, _same_offset(due, ends), "left_anti")
     return rows.withColumn("finding", F.lit("half-without-end"))
 
 
@@ -59,7 +59,7 @@ def _unknown(halves: DataFrame, ends: DataFrame) -> DataFrame:
     """Ends of half messages that are not there, though they have not expired either."""
     oldest = halves.groupBy(*_QUEUE).agg(F.min("queue_offset").alias("oldest"))
     lost = ends.where(F.col("queue_offset").isNotNull())
-    lost = lost.join(halves, _same_place(lost, halves), "left_anti")
+    lost = lost.join(halves, _same_offset(lost, halves), "left_anti")
     same = lost["broker_name"].eqNullSafe(oldest["broker_name"]) & (
         lost["queue_id"] == oldest["queue_id"]
     )
@@ -84,7 +84,7 @@ def _committed_twice(messages: DataFrame) -> DataFrame:
     return twice.where("copies > 1").select(F.lit("committed-twice").alias("finding"), "one.row.*")
 
 
-def _same_place(left: DataFrame, right: DataFrame) -> Column:
+def _same_offset(left: DataFrame, right: DataFrame) -> Column:
     return (
         left["broker_name"].eqNullSafe(right["broker_name"])
         & (left["queue_id"] == right["queue_id"])

@@ -33,6 +33,7 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.server import (
     CLOSES_PER_ITERATION,
+    FIRST_KERNEL_UNSENT_BYTES_MAX,
     KERNEL_UNSENT_BYTES_MAX,
     OPENINGS_PER_ITERATION,
 )
@@ -650,8 +651,24 @@ async def test_the_kernel_takes_little_for_a_peer_that_does_not_read(peer: Peer)
     (connection,) = peer.server._connections
     assert connection._transport is not None
     left = sum(map(len, connection._unsent)) + connection._transport.get_write_buffer_size()
-    assert (8 << 20) - left <= 3 * KERNEL_UNSENT_BYTES_MAX
+    assert (8 << 20) - left <= 3 * FIRST_KERNEL_UNSENT_BYTES_MAX
     stuck.close()
+
+
+@pytest.mark.skipif(SYSTEM.TCP_UNSENT_MAX is None, reason="no such option here")
+async def test_the_kernel_takes_more_for_a_peer_that_has_read_a_large_response(peer: Peer) -> None:
+    def limit() -> int:
+        assert SYSTEM.TCP_UNSENT_MAX is not None
+        (connection,) = peer.server._connections
+        return int(connection.socket.getsockopt(socket.IPPROTO_TCP, SYSTEM.TCP_UNSENT_MAX))
+
+    client = RemotingClient()
+    await client.call(peer.address, ECHO, body=b"small", timeout=60)
+    assert limit() == FIRST_KERNEL_UNSENT_BYTES_MAX
+    for _ in range(2):
+        await client.call(peer.address, LARGE, timeout=60)
+        assert limit() == KERNEL_UNSENT_BYTES_MAX
+    await client.close()
 
 
 async def test_a_kernel_without_the_limit_of_unsent_bytes_serves_connections(

@@ -95,7 +95,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None
         self._closed = loop.create_future()
         self.transport_bytes_max = settings.write_buffer_bytes_max
-        """How much the transport takes before the peer has to read."""
+        """How much the transport takes at first before the peer has to read."""
+        self.has_read: Callable[[Connection], None] | None = None
+        """Called once, when the peer has read what the transport had no room for."""
         self.ended: PacedQueue[Callable[[], object]] | None = None
         """Ends connections whose peers send no more, a few in each iteration of the event loop;
         None: each at once."""
@@ -115,10 +117,15 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self._secured_s = monotonic()
         if certificate := transport.get_extra_info("peercert"):
             self.certificate_names = certificate_names(certificate)
-        high = min(self._settings.write_buffer_bytes_max, self.transport_bytes_max)
-        self._transport.set_write_buffer_limits(high=high)  # type: ignore[union-attr]
+        self.take_before_reading(self.transport_bytes_max)
         if self._on_open is not None:
             self._on_open(self)
+
+    def take_before_reading(self, size_bytes: int) -> None:
+        """Set how much the transport takes before the peer has to read."""
+        assert self._transport is not None
+        high = min(self._settings.write_buffer_bytes_max, size_bytes)
+        self._transport.set_write_buffer_limits(high=high)
 
     def _set_peer(self, name: tuple[str, int] | None) -> None:
         if not name:
@@ -131,10 +138,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.peer_text = host_and_port(host, port)
         self.peer_bytes = socket.inet_pton(family, host.split("%")[0]) + port.to_bytes(4, "big")
 
-    def fileno(self) -> int:
-        """Return the descriptor of the socket; -1 if it is closed."""
-        own = None if self._transport is None else self._transport.get_extra_info("socket")
-        return -1 if own is None else int(own.fileno())
+    @property
+    def socket(self) -> Any:
+        """The socket of the transport; None if there is none any more."""
+        return None if self._transport is None else self._transport.get_extra_info("socket")
 
     @property
     def busy(self) -> bool:
@@ -236,6 +243,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         """Write the rest, then read on: the peer has read its responses."""
         if self.slow is not None:
             self.slow.not_read(self.peer_text, perf_counter() - self._full_since_s)
+        if self.has_read is not None:
+            first, self.has_read = self.has_read, None
+            first(self)
         super().resume_writing()
 
     def end_back_pressure(self) -> None:

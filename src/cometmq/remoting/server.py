@@ -48,6 +48,10 @@ it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
 KERNEL_UNSENT_BYTES_MAX = 128 * 1024
 """The kernel takes no more for a connection while so much of it cannot be sent yet. Without a limit
 it copies megabytes for a peer that does not read, until the memory of all sockets is used up."""
+FIRST_UNREAD_BYTES_MIN = 16 * 1024
+FIRST_KERNEL_UNSENT_BYTES_MAX = 32 * 1024
+"""The same until a peer has read a large response: thousands of peers may ask for one and never
+read it, and the kernel's copy is most of the work for such a peer."""
 OPENINGS_PER_ITERATION = 1
 """Connections that one iteration of the event loop opens: others are served in between. Many that
 were accepted earlier may send their first bytes together."""
@@ -221,7 +225,8 @@ class RemotingServer:
             accepted.close()
         while self._ended.waiting:
             self._ended.waiting.popleft()()
-        connected = {connection.fileno() for connection in self._connections}
+        sockets = [connection.socket for connection in self._connections]
+        connected = {own.fileno() for own in sockets if own is not None}
         for opening in self._opening:
             # Requests of an open one may have been handled before its task ends.
             if opening.fileno() not in connected:
@@ -285,7 +290,7 @@ class RemotingServer:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if (option := SYSTEM.TCP_UNSENT_MAX) is not None:
                 with contextlib.suppress(OSError):  # sandboxes and old kernels lack it
-                    accepted.setsockopt(socket.IPPROTO_TCP, option, KERNEL_UNSENT_BYTES_MAX)
+                    accepted.setsockopt(socket.IPPROTO_TCP, option, FIRST_KERNEL_UNSENT_BYTES_MAX)
             if is_tls and self._context is None:
                 self._context = server_context(self._tls)
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -319,7 +324,8 @@ class RemotingServer:
             connection.unknown = self._unknown
         connection.latencies = self._latencies
         connection.header_bytes_max = HEADER_BYTES_MAX
-        connection.transport_bytes_max = UNREAD_BYTES_MIN
+        connection.transport_bytes_max = FIRST_UNREAD_BYTES_MIN
+        connection.has_read = _take_more
         connection.ended = self._ended
         connection.warn = self._problems.add
         if self._access is not None:
@@ -370,3 +376,12 @@ class RemotingServer:
                 return
             self._idle_closed.add("closed an idle connection peer=%s", one.peer_text)
             one.close()
+
+
+def _take_more(connection: Connection) -> None:
+    """Have the kernel take more at a time for a peer that has read a large response."""
+    connection.take_before_reading(UNREAD_BYTES_MIN)
+    option, own = SYSTEM.TCP_UNSENT_MAX, connection.socket
+    if option is not None and own is not None:
+        with contextlib.suppress(OSError):  # as at its opening
+            own.setsockopt(socket.IPPROTO_TCP, option, KERNEL_UNSENT_BYTES_MAX)

@@ -48,6 +48,7 @@ cdef class Wire:
     cdef readonly object _loop
     cdef Py_ssize_t _frame_bytes_max
     cdef Py_ssize_t _out_bytes_max
+    cdef Py_ssize_t _made_bytes_max
     cdef FastPath _fast_path
     cdef bytearray _buffer
     cdef object _view

@@ -216,6 +216,9 @@ class Wire:
         self._loop = loop
         self._frame_bytes_max = frame_bytes_max
         self._out_bytes_max = out_bytes_max
+        self._made_bytes_max = min(out_bytes_max, _JOIN_BYTES_MAX)
+        """Responses of this size are written before further requests are handled: a peer may read
+        none of them. It grows with each large response that the peer takes."""
         self._fast_path = fast_path
         self._batch = write_batch_of(loop)
         self._buffer = self._batch.buffer
@@ -373,9 +376,7 @@ class Wire:
     def _handle_frames(self, data: bytearray, end: int) -> int:
         """Handle frame after frame; return where the first one begins that must wait."""
         start = taken = 0
-        frame_bytes_max = self._frame_bytes_max
-        # Large responses are written before more are made: the peer may read none of them.
-        out_bytes_max = min(self._out_bytes_max, _JOIN_BYTES_MAX)
+        frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._made_bytes_max
         fast_path = self._fast_path
         began_s = monotonic()
         if began_s - self._worked_to_s > _SAME_ITERATION_S:
@@ -628,6 +629,8 @@ class Wire:
                 self._transport.writelines(out)
         if self._writing_paused:
             self._hold(self._held_bytes)
+        elif size > _JOIN_BYTES_MAX:
+            self._made_bytes_max = min(self._made_bytes_max + size, self._out_bytes_max)
 
     def _write_burst(self) -> None:
         """Write a burst of what is unsent, and wait with the rest for the next iterations."""
@@ -682,6 +685,7 @@ class Wire:
     def resume_writing(self) -> None:
         """Write the rest, then read on: the peer has read its responses."""
         self._writing_paused = False
+        self._made_bytes_max = self._out_bytes_max
         self._hold(self._held_bytes)
         self.last_active_s = self._loop.time()
         if not self._unsent:

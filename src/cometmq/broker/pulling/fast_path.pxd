@@ -13,7 +13,6 @@ cdef int _PREFIX_BYTES, _FRAMES_MAX, _TEXT, _ESCAPED, _TEXTS, _WIDE, _REQUIRED, 
 cdef int _GROUP, _TOPIC, _EXPRESSION, _KIND
 cdef int _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES
 cdef double _WORK_S_MAX
-cdef Py_ssize_t _JOIN_BYTES_MAX
 cdef long long _INT32_MAX, _NOT_PLAIN
 cdef tuple _NAMES
 cdef bytes _CODE_MEMBER, _PULL_MEMBER

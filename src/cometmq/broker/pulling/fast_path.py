@@ -21,10 +21,9 @@ from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import two_u32
 from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 from cometmq.remoting.connection import respond_with_failure
-from cometmq.remoting.wire import JOIN_BYTES_MAX, FastPath, Wire
+from cometmq.remoting.wire import FastPath, Wire
 
 _PREFIX_BYTES = 8
-_JOIN_BYTES_MAX = JOIN_BYTES_MAX
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _TEXTS_MAX = 10_000
 _NAME_BYTES_MAX = GROUP_CHARS_MAX + len(RETRY_PREFIX)
@@ -202,7 +201,7 @@ class PullFastPath(FastPath):
             at = frame_end
             if wire._frame_pauses:  # this pull waits for the disk
                 break
-            if wire._out_bytes > _JOIN_BYTES_MAX:  # the peer may not read them
+            if wire._out_bytes > wire._made_bytes_max:  # the peer may not read them
                 break
             if monotonic() - began_s > _WORK_S_MAX:
                 break

@@ -95,10 +95,10 @@ class KilledError(BaseException):
 class KilledAtTheMark(FaultyFiles):
     """Kills the process before it can write down that a sync has failed."""
 
-    def write(self, path: Path, data: bytes) -> None:
+    def overwrite(self, path: Path, data: bytes) -> None:
         if self.fail_sync and path.name == "abort":
             raise KilledError
-        super().write(path, data)
+        super().overwrite(path, data)
 
 
 def test_a_kill_right_after_a_failed_sync_loses_nothing_that_is_flushed_later(

@@ -231,7 +231,7 @@ async def test_a_disk_without_blocks_refuses_sends_until_there_are_some(start: S
         assert len(sent) < 1000
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "No space left" in (answer.remark or "")
-    assert (await running.send(b"again")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await running.send(b"again" * 2000)).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert await running.bodies() == sent
 
     running.disk.room_bytes = None

@@ -56,6 +56,7 @@ cdef class Appender:
     cdef public object on_finish_deferred
     cdef long long _undispatched_at
     cdef long long _caught_up_to
+    cdef long long _units_to
     cdef public object on_new_topics
     cdef list _arrivals
     cdef list _late_arrivals
@@ -99,12 +100,15 @@ cdef class Appender:
     cpdef defer(self)
     cpdef write_staged(self)
     cdef _notify(self)
-    @cython.locals(
-        start=cython.longlong, tags_code=cython.longlong, queues=TopicQueues, properties=bytes)
+    @cython.locals(start=cython.longlong, end=cython.longlong)
     cpdef catch_up(self)
+    @cython.locals(tags_code=cython.longlong, queues=TopicQueues, properties=bytes)
+    cdef _notify_late(self)
     cpdef long long backlog_bytes(self) except -1
-    @cython.locals(start=cython.longlong)
+    cpdef long long unreadable_bytes(self) except -1
     cdef long long _backlog_start(self) except -1
+    @cython.locals(written_to=cython.longlong, indexed_to=cython.longlong)
+    cdef long long _indexed_to(self) except -1
     cdef object _log_failed(self, object problem)
     cdef TopicQueues _new_topic(self, str topic)
     cdef ConsumeQueue _new_queue(self, TopicQueues queues, long long queue_id)

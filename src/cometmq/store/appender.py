@@ -2,8 +2,10 @@
 """Appends messages: a record in the log, a unit in a queue, keys in the index.
 
 Space in all three is reserved before the first byte is written, so that a full disk refuses a
-message instead of tearing it. Single writer. Source: CommitLog.asyncPutMessage and
-DefaultAppendMessageCallback, RocketMQ 5.3, whose limits apply.
+message instead of tearing it. For keys it is space for the usual number of them: a message with
+more is stored, and the next one is refused until all of its keys are in the index. Single writer.
+Source: CommitLog.asyncPutMessage and DefaultAppendMessageCallback, RocketMQ 5.3, whose limits
+apply.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from cometmq.store.log.segments import Segment
 from cometmq.store.paths import directory_name
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.dispatch import Dispatcher, QueueTable, TopicQueues
-from cometmq.store.queues.redispatch import redispatch
+from cometmq.store.queues.redispatch import Redispatched, redispatch
 from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)
@@ -163,6 +165,8 @@ class Appender:
         """Called before others append or read while records are deferred: calls `write_staged`."""
         self._undispatched_at = -1
         self._caught_up_to = -1
+        self._units_to = -1
+        """The log offset from which records may lack units; -1 if none lacks its unit."""
         self._arrivals: list[tuple[str, int, int, int, int, bytes]] = []
         self._late_arrivals: list[tuple[TopicQueues, int, int, int, bytes]] = []
         self._late_written = 0
@@ -191,7 +195,7 @@ class Appender:
                 self._discard_staged()
             except OSError as another:
                 raise self.on_failure(f"{problem}; then: {another}") from problem
-            self._stop_dispatch(self._log.written_to, problem)
+            self._stop_dispatch(self._indexed_to(), problem)
             raise
         self.write_staged()
         return stored
@@ -407,6 +411,7 @@ class Appender:
                 )
             except OSError as problem:
                 self._stop_dispatch(log_offset, problem)
+                self._units_to = self._undispatched_at
         if sys_flag & _PREPARED or not self._has_listener(queues):
             return
         properties = bytes(memory[at:end])
@@ -441,7 +446,7 @@ class Appender:
         try:
             self._dispatcher.add_keys()
         except OSError as problem:
-            self._stop_dispatch(self._log.written_to, problem)
+            self._stop_dispatch(self._indexed_to(), problem)
         if self._arrivals:
             self._notify()
 
@@ -506,7 +511,7 @@ class Appender:
         if not is_disk_full(problem):
             return self.on_failure(reason)
         # Of records in the log, keys may be missing.
-        self._stop_dispatch(self._log.written_to, problem)
+        self._stop_dispatch(self._indexed_to(), problem)
         return StoreUnavailableError(reason)
 
     def _discard_staged(self) -> None:
@@ -521,6 +526,8 @@ class Appender:
         written_to = self._log.written_to
         if self._undispatched_at > written_to:
             self._undispatched_at = written_to
+        if self._units_to >= written_to:
+            self._units_to = -1
         for queue in self._table.all():
             queue.rewind(written_to)
         if self._index is not None:
@@ -532,16 +539,26 @@ class Appender:
         The record is whole, and so are the records that follow it in its batch.
         """
         logger.error("records not dispatched physical_offset=%d error=%s", log_offset, problem)
-        if self._undispatched_at < 0:
+        if self._undispatched_at < 0 or log_offset < self._undispatched_at:
             self._undispatched_at = log_offset
             self._caught_up_to = -1
 
-    def resume_at(self, dispatched_to: int) -> None:
-        """Begin after recovery, which has dispatched all records before a log offset."""
-        self._undispatched_at = dispatched_to if dispatched_to < self._log.written_to else -1
+    def _indexed_to(self) -> int:
+        """Return the log offset of the first record that may lack keys."""
+        written_to: int = self._log.written_to
+        if self._index is None:
+            return written_to
+        indexed_to: int = max(self._index.end_log(), self._log.min_offset())
+        return min(written_to, indexed_to)
+
+    def resume_at(self, dispatched: Redispatched) -> None:
+        """Begin after recovery, with the result of its redispatch."""
+        written_to: int = self._log.written_to
+        self._undispatched_at = dispatched.to if dispatched.to < written_to else -1
+        self._units_to = dispatched.units_to if dispatched.units_to < written_to else -1
 
     def dispatched_to(self) -> int:
-        """Return the log offset up to which all records have units; from any thread."""
+        """Return the log offset up to which all records have units and keys; from any thread."""
         written_to: int = self._log.written_to  # first: a failure that follows is behind it
         behind: int = self._undispatched_at
         return written_to if behind < 0 else min(written_to, behind)
@@ -567,9 +584,15 @@ class Appender:
                 self._table,
                 self._dispatcher,
                 records_max=_CATCH_UP_RECORDS,
+                units_from=end if self._units_to < 0 else self._units_to,
             )
             self._caught_up_to = done.to
             self._undispatched_at = max(self._undispatched_at, done.to)
+            if self._units_to >= 0:
+                self._units_to = max(self._units_to, done.units_to)
+            if self._units_to >= end:
+                self._units_to = -1
+                self._notify_late()
             if done.problem is not None:
                 raise done.problem
         except OSError as problem:
@@ -585,6 +608,9 @@ class Appender:
             )
         self._undispatched_at = self._caught_up_to = -1
         logger.info("records dispatched after a failure physical_offset=%d", end)
+
+    def _notify_late(self) -> None:
+        """Notify of the arrival of records that have got their units now."""
         late, self._late_arrivals = self._late_arrivals, []
         for queues, queue_id, queue_offset, store_ms, properties in late:
             tags_code = self._dispatcher.tags_code(queues, store_ms, properties)
@@ -598,14 +624,15 @@ class Appender:
         """Return how many bytes of the log wait for `catch_up`."""
         return 0 if self._undispatched_at < 0 else self._log.written_to - self._backlog_start()
 
+    def unreadable_bytes(self) -> int:
+        """Return how many of the bytes that wait for `catch_up` lack units."""
+        return 0 if self._units_to < 0 else self._log.written_to - self._units_to
+
     def _backlog_start(self) -> int:
         """Return the log offset of the first record that may lack its unit or its keys."""
         if self._caught_up_to >= 0:
             return self._caught_up_to
-        start: int = self._undispatched_at
-        if self._index is not None:
-            start = min(start, max(self._index.end_log(), self._log.min_offset()))
-        return start
+        return min(self._undispatched_at, self._indexed_to())
 
     def _new_topic(self, topic: str) -> TopicQueues:
         """Check the name of a topic that has no queue yet, and add it."""

@@ -1,9 +1,9 @@
 """The message store: appends, reads, looks up, flushes and deletes messages.
 
 One thread appends, reads and cleans; `flush`, `flush_queues` and `write_checkpoint` may run in
-another one. A message is in its queue before `append` returns; one that finds the disk full there
-follows as soon as it is not, and no other gets ahead of it. After a sync has failed nothing more is
-stored, because what the disk then holds is unknown.
+another one. A message is in its queue before `append` returns, and stays there over a kill; keys
+that find the disk full follow as soon as it is not, and no message is stored before that. After a
+sync has failed nothing more is stored, because what the disk then holds is unknown.
 Source: DefaultMessageStore, RocketMQ 5.3.
 """
 

@@ -60,6 +60,29 @@ def is_out_of_descriptors(problem: OSError) -> bool:
     return problem.errno in (errno.EMFILE, errno.ENFILE)
 
 
+def reserve_ahead(reserve: Callable[[int, int], object], start: int, stop: int, ahead: int) -> int:
+    """Reserve space from ``start`` to ``ahead``; only to ``stop`` if the disk has no more.
+
+    Args:
+        reserve: reserves space from one byte up to another, as `MappedFile.reserve`.
+        start: where the space begins.
+        stop: where the space ends that is needed now.
+        ahead: where the space ends that is needed soon.
+
+    Returns:
+        Where the reserved space ends.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
+    try:
+        reserve(start, ahead)
+    except OSError:  # a nearly full disk may still have what is needed now, or has reserved it
+        reserve(start, stop)
+        return stop
+    return ahead
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One entry of a directory."""
 
@@ -295,9 +318,14 @@ class MappedFile:
     def reserve(self, start: int, stop: int) -> None:
         """Reserve space on the disk for bytes ``start`` to ``stop``.
 
+        Whole pages are reserved: a write to a mapping needs all blocks of its page, which are
+        smaller on some file systems, and is a signal if one cannot be had.
+
         Raises:
             OSError: the disk is full (ENOSPC) or broken.
         """
+        start -= start % mmap.PAGESIZE
+        stop += -stop % mmap.PAGESIZE
         length = min(stop, self.size_bytes) - start
         if length > 0:
             with self._opened() as descriptor:

@@ -5,7 +5,8 @@ Faults it knows, and nothing else:
     fail_write      nothing can be written to mapped files but through their mappings
     fail_sync       every sync fails, and what it was for may be lost: of the log, which is written
                     with `write`, a later sync leaves out what was not written again
-    room_bytes      so many bytes can still be reserved; then the disk is full
+    room_bytes      so many bytes can still be reserved; then the disk is full, and a file that is
+                    written anew is empty
     usage           what the disk says of itself
     crash           each page that was never synced is kept or lost, as a seed has it
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cometmq.system.files import DiskUsage, Files, MappedFile
 from support.checks.randomness import SeededRandomness
@@ -28,6 +30,7 @@ class Content:
     def __init__(self, path: Path, durable: bytes | None = None) -> None:
         self.path = path
         self.durable = self.written() if durable is None else durable
+        self.reserved_to = 0
         self.dropped: dict[int, bytes] = {}
         """The pages that a failed sync was for, by their numbers; the kernel takes them for
         clean."""
@@ -91,13 +94,13 @@ class FaultyFiles(Files):
         new_size_bytes: int | None = None,
         reserve_bytes: int = 0,
     ) -> None:
-        self.take_space(reserve_bytes)
         if data and self.fail_write:
             raise OSError(errno.EIO, "the disk is gone")
         if new_size_bytes is not None:
             super().write_part(path, 0, b"", new_size_bytes=new_size_bytes)
         if new_size_bytes is not None or Path(path) not in self.contents:
             self.contents[Path(path)] = Content(Path(path))
+        self.reserve(self.contents[Path(path)], start, start + reserve_bytes)
         super().write_part(path, start, data, reserve_bytes=reserve_bytes)
 
     def take_space(self, size_bytes: int) -> None:
@@ -106,7 +109,17 @@ class FaultyFiles(Files):
                 raise OSError(errno.ENOSPC, "No space left on device")
             self.room_bytes -= size_bytes
 
+    def reserve(self, content: Content, start: int, stop: int) -> None:
+        """Reserve a part of a file; files are reserved from their start on."""
+        needed = stop - max(start, content.reserved_to)
+        if needed > 0:
+            self.take_space(needed)
+            content.reserved_to = stop
+
     def write(self, path: Path, data: bytes) -> None:
+        if self.room_bytes is not None and self.room_bytes < len(data):
+            super().write(path, b"")
+            raise OSError(errno.ENOSPC, "No space left on device")
         super().write(path, data)  # to the page cache
         self.refuse_sync()
 
@@ -167,7 +180,7 @@ class FaultyMappedFile(MappedFile):
     content: Content
 
     def reserve(self, start: int, stop: int) -> None:
-        self.disk.take_space(min(stop, self.size_bytes) - start)
+        self.disk.reserve(self.content, start, min(stop, self.size_bytes))
         super().reserve(start, stop)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
@@ -202,6 +215,19 @@ class FaultyMappedFile(MappedFile):
             page = written[at : at + PAGE_BYTES]
             if page != self.content.durable[at : at + PAGE_BYTES]:
                 self.content.dropped[at // PAGE_BYTES] = page
+
+
+class NoNewFiles(FaultyFiles):
+    """A disk that has no room for another file of one kind, as often as it is told."""
+
+    kind = ""
+    refusals = 0
+
+    def open_mapped(self, path: Path, size_bytes: int, **more: Any) -> Any:
+        if self.refusals and more.get("create") and self.kind in path.parts:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open_mapped(path, size_bytes, **more)
 
 
 def nearly_full_disk(percent: int = 80) -> FaultyFiles:

@@ -302,7 +302,7 @@ class PowerFiles:
         is_new = inode is None
         if inode is None:
             inode = self._create(path)
-        assert not isinstance(inode.data, Memory)
+        assert not isinstance(inode.data, Memory) or len(data) <= len(inode.data)
         inode.data[: len(data)] = data
         if self._now.sizes.get(inode, 0) < len(data):
             self._resize(inode, len(data))

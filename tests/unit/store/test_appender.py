@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Callable
 from itertools import product
@@ -23,7 +22,7 @@ from cometmq.store import MessageStore, NewRecord, SegmentCreateError, StoreUnav
 from cometmq.store.errors import DeferredFullError
 from cometmq.store.inspect import StoreReader
 from support.checks.manual_clock import ManualClock
-from support.stores.faulty_files import FaultyFiles
+from support.stores.faulty_files import FaultyFiles, NoNewFiles
 from support.stores.small_stores import (
     BROKER,
     LOG_FILE_BYTES,
@@ -379,7 +378,7 @@ def test_of_messages_that_are_appended_together_none_is_stored_if_a_queue_cannot
     for _ in range(50 - left):
         put(store)
     end = store.written_to
-    files.room_bytes = 4 * left * 20  # the rest of the file is reserved for each of them
+    files.room_bytes = 0  # the rest of the file is reserved
     with pytest.raises(StoreUnavailableError, match="full"):
         store.append_all([new(b"a"), new(b"b"), new(b"c"), new(b"d")])
     assert (store.written_to, len(bodies(store))) == (end, 50 - left)
@@ -484,41 +483,28 @@ def test_a_log_that_cannot_be_written_takes_nothing_more(tmp_path: Path) -> None
 # --- files that cannot be made in the middle of a batch -------------------------------------------
 
 
-class NoNewFiles(FaultyFiles):
-    """A disk that has no room for another file of one kind, as often as it is told."""
-
-    kind = ""
-    refusals = 0
-
-    def open_mapped(self, path: Path, size_bytes: int, **more: Any) -> Any:
-        if self.refusals and self.kind in path.parts:
-            self.refusals -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().open_mapped(path, size_bytes, **more)
-
-
 KEYS = [f"k{number}" for number in range(80)]
 
 
-def half_dispatched(
-    tmp_path: Path, kind: str, told: list[int] | None = None
-) -> tuple[MessageStore, NoNewFiles]:
-    """A store whose disk had no room for all that followed from its second batch.
+ITEMS = [(key.encode(), f"KEYS\x01{key}".encode()) for key in KEYS]
 
-    ``told`` gets the queue offsets of the arrivals that are told of.
-    """
+
+def half_indexed(tmp_path: Path) -> tuple[MessageStore, NoNewFiles]:
+    """A store whose disk had no room for the keys of its second batch."""
     files = NoNewFiles()
     store = opened(tmp_path, files=files)
-    if told is not None:
-        store.notify_of_arrivals(lambda _topic, _queue, offset, *_: told.append(offset))
-    items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in KEYS]
-    put_batch(store, batch(*items[:40]))
-    files.kind, files.refusals = kind, 10**6
-    assert put_batch(store, batch(*items[40:])).queue_offset == 40
+    told: list[int] = []
+    store.notify_of_arrivals(lambda _topic, _queue, offset, *_: told.append(offset))
+    put_batch(store, batch(*ITEMS[:40]))
+    files.kind, files.refusals = "index", 10**6
+    assert put_batch(store, batch(*ITEMS[40:])).queue_offset == 40
+    assert told == list(range(80))
     for _ in range(2):
         with pytest.raises(StoreUnavailableError, match=r"disk full: .*space"):
             put(store)
     store.clean()
+    assert bodies(store) == [key.encode() for key in KEYS]
+    assert store.dispatch_backlog_bytes > 0
     for key in KEYS[:40]:
         assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
     return store, files
@@ -530,11 +516,65 @@ def all_is_there(store: MessageStore, *more: bytes) -> None:
         assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
 
 
-@pytest.mark.parametrize("kind", ["consumequeue", "index"])
-def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
-    tmp_path: Path, kind: str
+@pytest.mark.parametrize("mapped_files_max", [0, 1])
+def test_a_batch_is_refused_whole_if_the_next_file_of_its_queue_cannot_be_made(
+    tmp_path: Path, mapped_files_max: int
 ) -> None:
-    store, files = half_dispatched(tmp_path, kind)
+    """Else some of its messages could not be read before the disk has room."""
+    files = NoNewFiles()
+    store = opened(tmp_path, files=files, mapped_queue_files_max=mapped_files_max)
+    put(store, b"another", queue_id=1)
+    put_batch(store, batch(*ITEMS[:40]))
+    end = store.written_to
+    files.kind, files.refusals = "consumequeue", 10**6
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=r"disk full: .*space"):
+            put_batch(store, batch(*ITEMS[40:]))
+    assert (store.written_to, store.dispatch_backlog_bytes) == (end, 0)
+    assert bodies(store) == [key.encode() for key in KEYS[:40]]
+    for number in range(10):  # the rest of the file is reserved
+        put(store, b"%d" % number)
+    with pytest.raises(StoreUnavailableError, match=r"disk full: .*space"):
+        put(store)
+    files.refusals = 0
+    assert put_batch(store, batch(*ITEMS[40:])).queue_offset == 50
+    made = bodies(store)
+    assert made[50:] == [key.encode() for key in KEYS[40:]]
+    store.close()
+    again = opened(tmp_path, files=files)
+    assert bodies(again) == made
+    again.close()
+    with StoreReader(small_settings(tmp_path)) as reader:
+        assert list(reader.verify()) == []
+
+
+def test_a_file_made_for_a_batch_that_was_refused_is_the_next_one_of_its_queue(
+    tmp_path: Path,
+) -> None:
+    files = NoNewFiles()
+    store = opened(tmp_path, files=files, mapped_queue_files_max=1)
+    put_batch(store, batch(*ITEMS[:40]))
+    files.kind, files.refusals = "commitlog", 10**6
+    while True:
+        try:
+            put_batch(store, batch(*[(b"x" * 300, b"")] * 30))
+        except StoreUnavailableError:
+            break
+    files.refusals = 0
+    put(store, b"another", queue_id=1)  # the files of the first queue are unmapped
+    number = store.next_offset(TOPIC, 0)
+    assert put(store, b"next").queue_offset == number
+    for _ in range(60):
+        put(store, b"more")
+    assert bodies(store)[number:] == [b"next", *[b"more"] * 60]
+    store.close()
+    again = opened(tmp_path, files=files)
+    assert bodies(again)[number:] == [b"next", *[b"more"] * 60]
+    again.close()
+
+
+def test_keys_that_a_batch_could_not_add_come_with_the_next_start(tmp_path: Path) -> None:
+    store, files = half_indexed(tmp_path)
     files.refusals = 0
     store.close()
 
@@ -546,23 +586,18 @@ def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
         assert list(reader.verify()) == []
 
 
-@pytest.mark.parametrize("kind", ["consumequeue", "index"])
 @pytest.mark.parametrize("first", ["append", "clean"])
-def test_what_a_batch_could_not_dispatch_comes_as_soon_as_there_is_room(
-    tmp_path: Path, kind: str, first: str
+def test_keys_that_a_batch_could_not_add_come_as_soon_as_there_is_room(
+    tmp_path: Path, first: str
 ) -> None:
-    told: list[int] = []
-    store, files = half_dispatched(tmp_path, kind, told)
-    assert store.dispatch_backlog_bytes > 0
+    store, files = half_indexed(tmp_path)
     files.refusals = 0
     if first == "clean":
         store.clean()
         all_is_there(store)
-        assert told == list(range(80))
         assert store.dispatch_backlog_bytes == 0
     assert put(store, b"next").queue_offset == 80
     all_is_there(store, b"next")
-    assert told == list(range(81))
     store.close()
     with StoreReader(small_settings(tmp_path)) as reader:
         assert list(reader.verify()) == []

@@ -83,6 +83,21 @@ def test_a_mapped_file_is_sparse_until_room_is_reserved(
     assert bytes(file.map[5:8]) == b"abc"
 
 
+def test_whole_pages_are_reserved(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to a mapping needs all blocks of a page, which is 64 KiB on some machines."""
+    monkeypatch.setattr(mmap, "PAGESIZE", 64 * 1024)
+    path = tmp_path / "m"
+    with closing(files.open_mapped(path, 150_000, create=True)) as file:
+        file.reserve(70_000, 70_020)
+        assert 64 * 1024 <= path.stat().st_blocks * 512 < 2 * 64 * 1024
+        file.reserve(0, 1)
+        assert 2 * 64 * 1024 <= path.stat().st_blocks * 512 < 150_000
+        file.reserve(140_000, 140_020)
+        assert path.stat().st_blocks * 512 >= 150_000
+
+
 @pytest.mark.parametrize("place", [0, 1, 4091, 4092, None])
 @pytest.mark.parametrize("stop", [4094, 4095, 4096, 5000])
 @pytest.mark.parametrize("start", [0, 1, 4092, 4093, 4096])

@@ -28,7 +28,7 @@ cdef class IndexFile:
 
     cdef _attach(self, Segment segment)
     cpdef bint is_full(self)
-    @cython.locals(position=cython.longlong, stop=cython.longlong)
+    @cython.locals(needed=cython.longlong, ahead=cython.longlong, stop=cython.longlong)
     cpdef reserve(self, long long entries)
     @cython.locals(number=cython.int, previous=cython.int)
     cdef put(self, int hashed, long long log_offset, long long store_ms)
@@ -51,6 +51,7 @@ cdef class Index:
     cdef readonly list filled
 
     cdef int _note_count
+    cdef object _failure
     cdef bint _unregistered
     cdef bint _has_unsynced_names
     cdef bytearray _space
@@ -65,6 +66,7 @@ cdef class Index:
     cpdef drop_unlogged(self, long long log_end)
     @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
     cdef _add_notes(self)
+    cdef _add_early(self)
     @cython.locals(newest=IndexFile)
     cdef _add(self, int hashed, long long log_offset, long long store_ms)
     cdef IndexFile _roll(self)

@@ -22,7 +22,7 @@ from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log import record_layout
 from cometmq.store.log.segments import Segment
 from cometmq.store.paths import index_name
-from cometmq.system.files import Files
+from cometmq.system.files import Files, reserve_ahead
 
 _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
@@ -76,11 +76,17 @@ class IndexFile:
         self.write_header()
 
     def count_unregistered(self) -> None:
-        """Count the entries that a killed process wrote without updating the header."""
-        while self.next_entry < self._entries and any(
-            record_layout.read_entry(self._memory, self._position(self.next_entry))
-        ):
-            self.next_entry += 1
+        """Count the entries that a killed process wrote without updating the header.
+
+        Holes are not read: on a full tmpfs that is a signal, which ends the process.
+        """
+        position, size_bytes = self._position(self.next_entry), self.segment.size_bytes
+        for start, stop in self.segment.file.data_ranges(position, size_bytes)[:1]:
+            end = (stop - self._entries_at) // _ENTRY_BYTES if start == position else 0
+            while self.next_entry < end and any(
+                record_layout.read_entry(self._memory, self._position(self.next_entry))
+            ):
+                self.next_entry += 1
 
     def is_full(self) -> bool:
         """Return whether no entry can be added."""
@@ -94,9 +100,9 @@ class IndexFile:
         """
         if self.next_entry + entries <= self.ready or self.ready == self._entries:
             return
-        position = self._position(self.next_entry + entries)
-        stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
-        self.segment.file.reserve(self._reserved, stop)
+        needed = min(self._position(self.next_entry + entries), self.segment.size_bytes)
+        ahead = min(needed + _RESERVE_BYTES, self.segment.size_bytes)
+        stop = reserve_ahead(self.segment.file.reserve, self._reserved, needed, ahead)
         self._reserved = stop
         self.ready = (stop - self._entries_at) // _ENTRY_BYTES
 
@@ -320,6 +326,7 @@ class Index:
         self.newest: Any = None
         self.filled: list[IndexFile] = []
         self._note_count = 0
+        self._failure: OSError | None = None
         self._unregistered = False
         self._has_unsynced_names = False
         self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
@@ -473,12 +480,12 @@ class Index:
         return -1 if self.newest is None else self.newest.end_log
 
     def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
-        """Note the entry of one key of a record; `add_noted` adds it.
+        """Note the entry of one key of a record; `add_noted` adds it, or raises why it cannot.
 
         Meanwhile the processor prefetches its slot, which may be anywhere in the file.
         """
         if self._note_count == _NOTES_MAX:
-            self._add_notes()
+            self._add_early()
         position = self._note_count * _NOTE_BYTES
         record_layout.put_i32(self._notes, position, hashed)
         record_layout.put_i64(self._notes, position + 4, log_offset)
@@ -494,7 +501,8 @@ class Index:
         records that are not in the log.
 
         Raises:
-            OSError: the disk is full or broken, and `make_room` was not called before.
+            OSError: the disk is full or broken, and `make_room` was not called before. The first
+                entries are added, of one record perhaps not all; those after them are not.
         """
         try:
             self._add_notes()
@@ -502,15 +510,28 @@ class Index:
             if self._unregistered:
                 self._unregistered = False
                 self.newest.write_header()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def drop_unlogged(self, log_end: int) -> None:
         """Remove the entries, noted or added, of records that are not in the log."""
         self._note_count = 0
+        self._failure = None
         self._unregistered = False
         self.truncate(log_end)
 
+    def _add_early(self) -> None:
+        """Add the noted entries before `add_noted`, which raises the failure."""
+        try:
+            self._add_notes()
+        except OSError as problem:
+            self._failure = problem
+
     def _add_notes(self) -> None:
         count, self._note_count = self._note_count, 0
+        if self._failure is not None:  # the index has the keys of the first records, without a gap
+            return
         for number in range(count):
             position = number * _NOTE_BYTES
             self._add(

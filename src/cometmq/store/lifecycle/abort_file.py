@@ -5,7 +5,8 @@
     process id "\n"              they may not be: the store is being recovered, or a sync failed
     zeros                        a sync failed, and the process was killed before it wrote that
 
-A store that was closed has no such file. RocketMQ writes the process id alone.
+Spaces may precede the process id. A store that was closed has no such file. RocketMQ writes the
+process id alone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class AbortFile:
         """
         content = f"{os.getpid()}\n{self._files.boot_id() if is_whole else ''}".encode()
         try:
-            self._files.write(self._path, content)
+            self._write(content)
             self._files.sync_dir(self._folder)
         except OSError as problem:
             if not is_disk_full(problem) or not self._files.exists(self._path):
@@ -96,9 +97,18 @@ class AbortFile:
             mapped.map[:] = bytes(mapped.size_bytes)
             mapped.close()
         try:
-            self._files.write(self._path, f"{os.getpid()}\n".encode())
+            self._write(f"{os.getpid()}\n".encode())
         except OSError as problem:
             logger.error("cannot mark the store as unsynced path=%s: %s", self._path, problem)
+
+    def _write(self, content: bytes) -> None:
+        """Write the file in place, behind spaces if it was longer.
+
+        That needs no space on the disk. A file that is written anew gives its block away, and may
+        not get another one: then it is empty, and the next start takes a kill for a power cut.
+        """
+        old = self._files.read(self._path) or b""
+        self._files.overwrite(self._path, content.rjust(len(old)))
 
     def remove(self) -> None:
         """Remove the file: the store is closed, and all of it is on the disk."""

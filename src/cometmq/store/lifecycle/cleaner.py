@@ -95,11 +95,12 @@ class Cleaner:
 
     def _catch_up(self) -> Iterator[None]:
         """Dispatch records that a full disk has kept out of queues and index, some at a time."""
-        left = self._appender.backlog_bytes()
-        while left > 0:
+        appender = self._appender
+        left = appender.backlog_bytes(), appender.unreadable_bytes()
+        while left[0] > 0:
             with contextlib.suppress(StoreUnavailableError):
-                self._appender.catch_up()
-            left, before = self._appender.backlog_bytes(), left
+                appender.catch_up()
+            left, before = (appender.backlog_bytes(), appender.unreadable_bytes()), left
             if left >= before:  # the disk is still full
                 return
             yield

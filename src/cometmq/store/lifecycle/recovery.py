@@ -138,11 +138,11 @@ class Recovery:
         self.new_topics: frozenset[str] = frozenset()
         """Topics that had no queues before; empty if another program wrote the store last."""
 
-    def run(self) -> int:
+    def run(self) -> Redispatched:
         """Find the end of the log and dispatch it to queues and index.
 
         Returns:
-            The log offset up to which records have units and keys: the log's end, unless the disk
+            The log offsets up to which records have units and keys: the log's end, unless the disk
             is full.
 
         Raises:
@@ -182,8 +182,9 @@ class Recovery:
         done = self._redispatch(start, end.offset)
         if done.problem is not None:
             logger.error(
-                "records not dispatched, disk full physical_offset=%d error=%s",
-                *(done.to, done.problem),
+                "records not dispatched, disk full without_keys_from=%d without_units_from=%d"
+                " error=%s",
+                *(done.to, done.units_to, done.problem),
             )
         if not self._knows_least_offsets:
             for queue in self._table.all():
@@ -191,12 +192,14 @@ class Recovery:
         write_buffers_out(self._table)
         if self._crashed:
             self._mark_unsynced()
-        self._abort.mark_open(is_whole=done.problem is None)
+        # A start after a kill relies on this: all records have units up to the newest unit.
+        is_whole = all(queue.max_physical <= done.units_to for queue in self._table.all())
+        self._abort.mark_open(is_whole=is_whole)
         logger.info(
             "store recovered ending=%r end=%d ended_by=%r walked_from=%d dispatched=%d",
             *(self._ending.value, end.offset, end.problem, walk_from, done.count),
         )
-        return done.to
+        return done
 
     def _redispatch(self, start: int, end: int) -> Redispatched:
         """Dispatch what follows ``start``; all of the log if a queue lacks more than that."""
@@ -227,7 +230,7 @@ class Recovery:
         """Return the log offset up to which all parts are consistent, if it is known exactly."""
         at = self._checkpoint.position
         if self._ending is Ending.KILLED:
-            newest = self._newest_sound_unit()
+            newest = self._end_of_newest_sound_unit()
             if newest is None or at is None or not self._is_in_log(at.queues_offset):
                 return newest
             # Not less than what the checkpoint covers: if the power fails now, it counts.
@@ -262,8 +265,8 @@ class Recovery:
             return False
         return first.base_offset <= offset <= last.end_offset
 
-    def _newest_sound_unit(self) -> int | None:
-        """Return the log offset of the newest record whose unit and record agree."""
+    def _end_of_newest_sound_unit(self) -> int | None:
+        """Return where the newest record ends whose unit and record agree."""
         newest: int | None = None
         queues = sorted(self._table.all(), key=lambda queue: queue.max_physical, reverse=True)
         for queue in queues:
@@ -273,7 +276,7 @@ class Recovery:
             for offset in range(queue.max_offset - 1, stop - 1, -1):
                 log_offset, size, _ = queue.unit(offset)
                 if size != FILLER_SIZE and self._is_sound(queue, log_offset, size, offset):
-                    newest = log_offset if newest is None else max(newest, log_offset)
+                    newest = max(newest or 0, log_offset + size)
                     break
         return newest
 

@@ -354,22 +354,27 @@ class Segments:
             self._restore()
         return self._items[0] if self._items else None
 
-    def add(self, base_offset: int, *, reserve: bool = False) -> Segment:
+    def add(self, base_offset: int, *, reserve_bytes: int = 0) -> Segment:
         """Make the next segment and append it to the stream.
 
         Args:
             base_offset: where it begins: where the newest one ends, if there is one.
-            reserve: reserve space on the disk for all of it.
+            reserve_bytes: reserve space on the disk for the first bytes.
 
         Raises:
             OSError: the disk is full or broken; nothing is left of the file.
         """
-        segment = self.make(base_offset, reserve=reserve)
+        segment = self.make(base_offset, reserve=False, reserve_bytes=reserve_bytes)
         self.append(segment)
         return segment
 
-    def make(self, base_offset: int, *, reserve: bool) -> Segment:
-        """Make a segment that is not yet part of the stream; from any thread. See `add`."""
+    def make(self, base_offset: int, *, reserve: bool, reserve_bytes: int = 0) -> Segment:
+        """Make a segment that is not yet part of the stream; from any thread. See `add`.
+
+        Args:
+            base_offset, reserve_bytes: as for `add`.
+            reserve: reserve space on the disk for all of it, and sync it.
+        """
         directory = self.directory
         is_new = self._sync_names_later and not self._files.exists(directory)
         self._files.make_dirs(directory)
@@ -381,6 +386,8 @@ class Segments:
             if reserve:
                 file.reserve(0, self.size_bytes)
                 file.sync()
+            elif reserve_bytes:
+                file.reserve(0, min(reserve_bytes, self.size_bytes))
             if not self._sync_names_later:
                 self._files.sync_dir(directory)
         except OSError:
@@ -391,12 +398,19 @@ class Segments:
             self.mark_names_unsynced(with_parents=is_new)
         return Segment(file, base_offset)
 
-    def add_unmapped(self, base_offset: int) -> None:
+    def add_unmapped(self, base_offset: int, *, reserve_bytes: int) -> None:
         """Do as `add`, but do not map the file before it is read."""
         directory = self.directory
         is_new = not self._files.exists(directory)
         self._files.make_dirs(directory)
-        self._files.write_part(self._path_of(base_offset), 0, b"", new_size_bytes=self.size_bytes)
+        path = self._path_of(base_offset)
+        try:
+            self._files.write_part(
+                path, 0, b"", new_size_bytes=self.size_bytes, reserve_bytes=reserve_bytes
+            )
+        except OSError:
+            self._files.remove(Path(path))
+            raise
         self.mark_names_unsynced(with_parents=is_new)
         if self._items:
             self.append(self._map(base_offset))

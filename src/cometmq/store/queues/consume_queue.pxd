@@ -45,12 +45,11 @@ cdef class ConsumeQueue:
     cdef _copy_buffer(self)
     @cython.locals(end=cython.longlong, first=cython.longlong)
     cdef _copy_buffer_locked(self)
-    cdef long long _reserve_file(
-        self, long long start, long long room, long long file_end) except -1
     cdef _empty_buffer(self)
     cdef _truncate_buffer(self, long long stop)
     @cython.locals(
-        segments=Segments, end=cython.longlong, base=cython.longlong, room=cython.longlong)
+        segments=Segments, end=cython.longlong, base=cython.longlong, room=cython.longlong,
+        fits=cython.bint, ahead=cython.longlong)
     cdef bint _use_buffer(self, long long units) except -1
 
     @cython.locals(
@@ -78,7 +77,10 @@ cdef class ConsumeQueue:
     cpdef replace(self, long long queue_offset, long long log_offset, int size, long long code)
     cdef _list(self)
 
-    @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
+    @cython.locals(
+        segments=Segments, segment=Segment, end=cython.longlong, stop=cython.longlong,
+        base=cython.longlong, position=cython.longlong, needed=cython.longlong,
+        ahead=cython.longlong, room_end=cython.longlong)
     cdef _reserve(self, long long units)
     cdef _attach(self, Segment segment, long long position)
     @cython.locals(start=cython.longlong, base=cython.longlong)

@@ -21,6 +21,7 @@ from cometmq.store.log import record_layout
 from cometmq.store.log.segments import Segment, Segments
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.queues.unit_buffers import BUFFER_BYTES, BUFFER_UNITS, UnitBuffers
+from cometmq.system.files import reserve_ahead
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -569,17 +570,19 @@ class ConsumeQueue:
         if self._buffer >= 0:
             self._empty_buffer()
         segments = self.segments
-        if self._buffers is None or units > _BUFFER_UNITS or not segments.is_beyond_map_limit():
-            self.release_buffer()
-            return False
         end = self.max_offset * _UNIT_BYTES
         base = end - end % segments.size_bytes
         room = min(_BUFFER_UNITS * _UNIT_BYTES, base + segments.size_bytes - end)
+        fits = self._buffers is not None and units * _UNIT_BYTES <= room
+        if not fits or not segments.is_beyond_map_limit():
+            self.release_buffer()
+            return False
         if end >= segments.end_base():
-            segments.add_unmapped(base)
+            segments.add_unmapped(base, reserve_bytes=room)
             self._reserved_to = 0
         if end + room > self._reserved_to:
-            self._reserved_to = self._reserve_file(end, room, base + segments.size_bytes)
+            ahead = min(end + _RESERVE_BYTES, base + segments.size_bytes)
+            self._reserved_to = reserve_ahead(self._reserve_unmapped, end, end + room, ahead)
         if self._buffer < 0:
             number = self._buffers.take(self)
             self._buffer_first = self._copied_to = self.max_offset
@@ -589,35 +592,33 @@ class ConsumeQueue:
         self._room_end = self._position + room
         return True
 
-    def _reserve_file(self, start: int, room: int, file_end: int) -> int:
-        """Take space on the disk, on a nearly full one only what is needed; return its end."""
-        stop = min(start + _RESERVE_BYTES, file_end)
-        try:
-            self.segments.reserve(start, stop - start)
-        except OSError:
-            stop = start + room
-            self.segments.reserve(start, room)
-        return stop
+    def _reserve_unmapped(self, start: int, stop: int) -> None:
+        self.segments.reserve(start, stop - start)
 
     def _reserve(self, units: int) -> None:
-        """Reserve the next file, or the next blocks of this one: the slow path of `make_room`."""
+        """Reserve the next files, or the next blocks of this one: the slow path of `make_room`."""
         if self._buffers is not None and self._buffers.is_usable and self._use_buffer(units):
             return
-        segment = self.segments.last()
+        segments = self.segments
         end = self.max_offset * _UNIT_BYTES
-        if segment is None or end >= segment.end_offset:
-            segment = self.segments.add(end - end % self.segments.size_bytes)
+        stop = end + units * _UNIT_BYTES
+        segment = segments.find(end)
+        if segment is None:
+            base = end - end % segments.size_bytes
+            segment = segments.add(base, reserve_bytes=_UNIT_BYTES)
             self._attach(segment, 0)
-        elif end == segment.base_offset:  # created before, and still empty
-            self._attach(segment, 0)
-        elif self._room_end == 0:  # the file was unmapped meanwhile
+        elif end == segment.base_offset or self._room_end == 0:
+            # The file was created before and is empty, or was unmapped meanwhile.
             self._attach(segment, end - segment.base_offset)
-        if self._position + units * _UNIT_BYTES > self._room_end:
-            target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)
-            target = min(target, self.segments.size_bytes)
+        position = self._position
+        needed = min(stop - segment.base_offset, segments.size_bytes)
+        if needed > self._room_end:
+            ahead = min(max(needed, position + _RESERVE_BYTES), segments.size_bytes)
             segment.file.advise_random()  # else the kernel reads megabytes at the first access
-            segment.file.reserve(self._position, target)
-            self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
+            room_end = reserve_ahead(segment.file.reserve, position, needed, ahead)
+            self._room_end = room_end // _UNIT_BYTES * _UNIT_BYTES
+        while stop > segments.end_base():  # units of a batch, which must not find a full disk then
+            segments.add(segments.end_base(), reserve_bytes=stop - segments.end_base())
 
     def leave_files(self) -> None:
         """Drop the mapping until the files are mapped again."""
@@ -743,10 +744,14 @@ def _count_by_halves(segment: Segment) -> int:
     """Return how many units a file has, if only zeros follow them.
 
     The search begins in the first page: most of many queues have few units, and each further page
-    that is looked at comes from the disk.
+    that is looked at comes from the disk. Nor is a hole behind it read: on a full tmpfs that is a
+    signal, which ends the process.
     """
     total = segment.size_bytes // _UNIT_BYTES
     low, high = 0, min(_FIRST_PAGE_UNITS, total)
+    if high < total and _has_unit(segment, high - 1):
+        ranges = segment.file.data_ranges(high * _UNIT_BYTES, segment.size_bytes)
+        total = ranges[-1][1] // _UNIT_BYTES if ranges else high
     while high < total and _has_unit(segment, high - 1):
         low, high = high, min(4 * high, total)
     while True:

@@ -15,6 +15,7 @@ from struct import Struct
 import msgspec
 
 from cometmq.store.log.segments import Segment, Segments
+from cometmq.system.files import reserve_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +220,7 @@ class ConsumeQueueExt:
             self.segments.drop_from(0)
         elif segment is not None:  # the newest file is empty, and the one before has no end mark
             self.end_offset = segment.end_offset
-        fresh = self.segments.add(self.end_offset)
+        fresh = self.segments.add(self.end_offset, reserve_bytes=size + _END_MARK_BYTES)
         self._reserve(fresh, self.end_offset + size + _END_MARK_BYTES)
         return fresh
 
@@ -232,13 +233,10 @@ class ConsumeQueueExt:
             return
         start = self.end_offset
         step = min(max(start - segment.base_offset, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
-        target = min(max(stop, start + step), segment.end_offset)
-        try:
-            segment.file.reserve(start - segment.base_offset, target - segment.base_offset)
-        except OSError:  # a nearly full disk may still have what this unit needs
-            target = stop
-            segment.file.reserve(start - segment.base_offset, target - segment.base_offset)
-        self._reserved_to = target
+        base = segment.base_offset
+        ahead = min(max(stop, start + step), segment.end_offset)
+        end = reserve_ahead(segment.file.reserve, start - base, stop - base, ahead - base)
+        self._reserved_to = base + end
 
 
 def _walk(view: memoryview) -> tuple[int, bool]:

@@ -29,16 +29,16 @@ cdef class QueueTable:
 
 cdef class Dispatcher:
     cdef Index _index
+    cdef str _delay_levels
     cdef object _levels
     cdef public object bitmap_of
     cdef public int at_once
 
-    @cython.locals(tags_code=cython.longlong)
     cpdef long long dispatch(
         self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
         long long queue_offset, int sys_flag, long long store_ms, bytes properties) except? -1
 
-    cdef add_keys(self)
+    cpdef add_keys(self)
 
     @cython.locals(
         kind=cython.int, tags_code=cython.longlong, tags_at=cython.Py_ssize_t,

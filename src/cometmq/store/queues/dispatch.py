@@ -115,11 +115,18 @@ class Dispatcher:
 
     def __init__(self, index: Index | None, delay_levels: str) -> None:
         self._index: Any = index
+        self._delay_levels = delay_levels
         self._levels = DelayLevels.parse(delay_levels)
         self.bitmap_of: BitmapOf | None = None
         """Returns the bit map of a message that gets an extension unit."""
         self.at_once = 1
         """How many messages are stored together."""
+
+    def without_keys(self) -> Dispatcher:
+        """Return a dispatcher that appends to queues only."""
+        other = Dispatcher(None, self._delay_levels)
+        other.bitmap_of = self.bitmap_of
+        return other
 
     def dispatch(
         self,
@@ -132,12 +139,8 @@ class Dispatcher:
         store_ms: int,
         properties: bytes,
     ) -> int:
-        """Append the unit and the keys of one record; return its tags code.
-
-        Raises:
-            OSError: the disk is full or broken, and `make_room` was not called before.
-        """
-        tags_code = self.dispatch_in(
+        """Dispatch a record as `dispatch_in` does; return its tags code."""
+        return self.dispatch_in(
             topic,
             queue,
             log_offset,
@@ -149,8 +152,6 @@ class Dispatcher:
             0,
             len(properties),
         )
-        self.add_keys()
-        return tags_code
 
     def dispatch_in(
         self,
@@ -168,6 +169,10 @@ class Dispatcher:
         """Dispatch a record whose properties are from ``at`` to ``end`` in a buffer.
 
         Its keys are in the index only after `add_keys`.
+
+        Raises:
+            OSError: the disk is full or broken, and `make_room` was not called before; the record
+                has neither unit nor keys.
         """
         kind = sys_flag & 0xC
         tags_code = 0
@@ -193,7 +198,12 @@ class Dispatcher:
         return tags_code
 
     def add_keys(self) -> None:
-        """Add the keys of the records of `dispatch_in` to the index."""
+        """Add the keys of the records of `dispatch_in` to the index.
+
+        Raises:
+            OSError: the disk is full or broken; all records have their units, the last ones lack
+                keys.
+        """
         if self._index is not None:
             self._index.add_noted()
 

@@ -27,10 +27,12 @@ class Redispatched:
 
     to: int
     """The log offset up to which records have units and keys."""
+    units_to: int
+    """The log offset up to which records have units."""
     count: int
     """The number of records that were dispatched."""
     problem: OSError | None = None
-    """The error that stopped it, or None."""
+    """The error because of which keys or units are missing, or None."""
 
 
 class QueueGapError(Exception):
@@ -125,11 +127,14 @@ def redispatch(
     finds_gaps: bool = False,
     records_max: int | None = None,
     repair: Repair | None = None,
+    units_from: int = 0,
 ) -> Redispatched:
     """Dispatch the records from log offset ``start`` to ``end`` again.
 
     What queues and index have already stays as it is; only the keys of the index's last record may
     be added twice, which queries do not show. It ends early after ``records_max`` records.
+    Units do not wait for keys: if the disk has no space for keys, the work goes on without them, at
+    ``units_from``, the log offset from which records may lack units.
 
     Raises:
         QueueGapError: a queue lacks units of records before ``start``; if ``finds_gaps`` is set.
@@ -146,17 +151,34 @@ def redispatch(
                 raise QueueGapError(f"no record begins at {segment.base_offset + position}")
             if facts.problem is not None or facts.total == 0:
                 break
+            at = facts.log_offset
             if count == records_max:
-                return Redispatched(facts.log_offset, count)
+                return Redispatched(at, at, count)
             try:
                 _dispatch(facts, table, dispatcher, finds_gaps=finds_gaps, repair=repair)
             except OSError as problem:
                 if not is_disk_full(problem):
                     raise
-                return Redispatched(facts.log_offset, count, problem)
+                return Redispatched(at, at, count, problem)
             position += facts.total
             count += 1
-    return Redispatched(end, count)
+            try:
+                dispatcher.add_keys()
+            except OSError as problem:
+                if not is_disk_full(problem):
+                    raise
+                rest = redispatch(
+                    segments,
+                    max(at + facts.total, units_from),
+                    end,
+                    table,
+                    dispatcher.without_keys(),
+                    finds_gaps=finds_gaps,
+                    records_max=None if records_max is None else records_max - count,
+                    repair=repair,
+                )
+                return Redispatched(at, rest.units_to, count + rest.count, problem)
+    return Redispatched(end, end, count)
 
 
 def _dispatch(
@@ -168,7 +190,10 @@ def _dispatch(
     is_alone: bool = False,
     repair: Repair | None = None,
 ) -> None:
-    """Dispatch one record; ``is_alone`` if others of its queue may be missing before it."""
+    """Dispatch one record, without its keys until `Dispatcher.add_keys`.
+
+    ``is_alone`` if others of its queue may be missing before it.
+    """
     if facts.sys_flag & SysFlag.INNER_BATCH:  # of a topic of RocketMQ 5 that was deleted there
         logger.debug("batch in one record not dispatched physical_offset=%d", facts.log_offset)
         return

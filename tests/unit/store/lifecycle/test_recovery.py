@@ -25,7 +25,7 @@ from cometmq.store.lifecycle.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.queues.redispatch import QueueGapError, redispatch
 from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
-from support.stores.faulty_files import FaultyFiles
+from support.stores.faulty_files import FaultyFiles, NoNewFiles
 from support.stores.small_stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
 from support.stores.watched_mapping import WatchedMapping
 
@@ -641,3 +641,144 @@ def test_records_without_keys_do_not_stop_the_catching_up(open_store: Open) -> N
     again.clean(1)
     assert again.dispatch_backlog_bytes == 0
     assert again.bounds(TOPIC, 0) == (0, 2001)
+
+
+# --- every acknowledged message is readable, however full the disk is ----------------------------
+
+
+def without_index_files(open_store: Open) -> tuple[MessageStore, NoNewFiles, list[bytes]]:
+    """A store whose last message has more keys than the index has room for."""
+    files = NoNewFiles()
+    store = open_store(files=files)
+    made = fill(store, 50)
+    files.kind, files.refusals = "index", 10**6
+    put(store, b"last", properties={"KEYS": " ".join(f"last{number}" for number in range(300))})
+    with pytest.raises(StoreUnavailableError, match="disk full"):
+        put(store)
+    made.append(b"last")
+    assert bodies(store) == made
+    return store, files, made
+
+
+def test_messages_are_readable_after_each_kill_while_the_index_has_no_room(
+    open_store: Open,
+) -> None:
+    store, files, made = without_index_files(open_store)
+    for _ in range(3):
+        store.abandon()
+        files.room_bytes = 0
+        store = open_store(files=files)
+        assert bodies(store) == made
+        with pytest.raises(StoreUnavailableError, match="disk full"):
+            put(store)
+        assert store.dispatch_backlog_bytes > 0
+    files.refusals, files.room_bytes = 0, None
+    store.clean()
+    assert store.dispatch_backlog_bytes == 0
+    assert put(store, b"next").queue_offset == len(made)
+    for key in ("k0", "k49", "last0", "last299"):
+        assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
+
+
+def test_messages_are_readable_after_a_power_cut_while_the_index_has_no_room(
+    open_store: Open,
+) -> None:
+    store, files, made = without_index_files(open_store)
+    store.abandon()
+    files.boots += 1  # no sync is known to have covered the index: its files are deleted
+    for _ in range(2):  # the second start is one after a kill
+        store = open_store(files=files)
+        assert bodies(store) == made
+        store.abandon()
+    files.refusals = 0
+    store = open_store(files=files)
+    assert (bodies(store), store.dispatch_backlog_bytes) == (made, 0)
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 10, 51])
+def test_a_start_on_a_full_disk_after_a_kill_keeps_the_newest_unit(
+    open_store: Open, count: int
+) -> None:
+    """Also if it is the first one of its file, which cannot be made again."""
+    files = NoNewFiles()
+    store = open_store(files=files, index_enabled=False)
+    made = fill(store, count)
+    store.abandon()
+    files.kind, files.refusals = "consumequeue", 10**6
+    files.room_bytes = 0
+    for _ in range(3):
+        again = open_store(files=files, index_enabled=False)
+        assert bodies(again) == made
+        assert again.dispatch_backlog_bytes == 0
+        again.abandon()
+
+
+def test_units_do_not_wait_for_keys_after_a_full_disk(open_store: Open) -> None:
+    store = open_store()
+    made = fill(store, 1000)
+    store.close()
+    for path in ("consumequeue", "index"):
+        shutil.rmtree(store.paths.root / path)
+    files = NoNewFiles()
+    files.kind, files.refusals = "index", 10**6
+    files.room_bytes = 2000
+    store = open_store(files=files)
+    assert len(bodies(store)) == 100
+    files.room_bytes = None
+    store.clean()
+    assert bodies(store) == made
+    assert store.dispatch_backlog_bytes > 0
+    files.refusals = 0
+    store.clean()
+    assert store.dispatch_backlog_bytes == 0
+    for number in (0, 500, 999):
+        assert len(store.query(TOPIC, f"k{number}", 9, 0, 2**62).records) == 1
+
+
+def test_a_start_on_a_full_disk_says_that_the_store_is_open(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Its file cannot get another block: the next start must know a kill from a power cut."""
+    files = FaultyFiles()
+    store = open_store(files=files)
+    put(store)
+    met = (tmp_path / "abort").read_bytes()
+    files.room_bytes = 0
+    store.abandon()
+    (tmp_path / "abort").write_bytes(b"1" + met)  # of a longer process id
+    store = open_store(files=files)
+    assert (tmp_path / "abort").read_bytes() == b" " + met
+    assert bodies(store) == [b"body"]
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+@pytest.mark.parametrize("key_count", [127, 4000])
+def test_keys_without_space_inside_an_index_file_are_added_by_the_next_start(
+    open_store: Open, ending: str, key_count: int
+) -> None:
+    """Space is reserved in steps, so keys may be missing in a file that is not full."""
+    files = FaultyFiles()
+    many = {
+        "commit_log_file_bytes": 1024 * 1024,
+        "consume_queue_file_bytes": 20 * 800,
+        "index_entries": 200_000,
+    }
+    store = open_store(files=files, **many)
+    put(store)
+    files.room_bytes = 0
+    count = 0
+    while not store.dispatch_backlog_bytes:
+        keys = " ".join(f"{count}-{number}" for number in range(key_count))
+        put(store, properties={"KEYS": keys})
+        count += 1
+    assert count > 1
+    if ending == "closed":
+        store.close()
+    else:
+        store.abandon()
+    files.room_bytes = None
+    store = open_store(files=files, **many)
+    assert store.dispatch_backlog_bytes == 0
+    for number in (0, key_count // 2, key_count - 1):
+        assert len(store.query(TOPIC, f"{count - 1}-{number}", 9, 0, 2**62).records) == 1

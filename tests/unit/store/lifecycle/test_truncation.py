@@ -238,10 +238,10 @@ class BrokenFiles(Files):
 
     refused = ""
 
-    def write(self, path: Path, data: bytes) -> None:
+    def overwrite(self, path: Path, data: bytes) -> None:
         if path.name == self.refused:
             raise OSError(5, "the disk is gone")
-        super().write(path, data)
+        super().overwrite(path, data)
 
 
 def test_a_disk_that_refuses_shuts_the_store(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_file_without_room_on_the_disk_leaves_nothing_behind(tmp_path: Path) -
     files.room_bytes = SIZE - 1
     segments = Segments(files, tmp_path / "s", SIZE)
     with pytest.raises(OSError, match="No space"):
-        segments.add(0, reserve=True)
+        segments.add(0, reserve_bytes=SIZE)
     assert list((tmp_path / "s").iterdir()) == []
     assert segments.items == []
 

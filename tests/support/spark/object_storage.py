@@ -1,8 +1,9 @@
-"""A server of S3's protocol over a folder, with the requests that pyarrow's client sends.
+"""A server of S3's protocol over a folder, for the clients of pyarrow and of deltalake.
 
     HEAD /bucket/key           GET /bucket/key, with ranges   GET /bucket?prefix=&delimiter=
     PUT /bucket/key            PUT with x-amz-copy-source     DELETE /bucket/key
     POST /bucket/key?uploads   PUT ?uploadId=&partNumber=     POST ?uploadId=   DELETE ?uploadId=
+    PUT with If-None-Match: *
 
 Keys are paths below the folder; an object appears when its upload has ended. Signatures are not
 checked, but the server notes with whose key they were made.
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
@@ -56,6 +58,11 @@ class ObjectStorage(ThreadingHTTPServer):
         self.sent_bytes = 0
         self.uploads: dict[str, dict[int, bytes]] = {}
         """Parts of uploads that have not ended, by upload and number."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that close a connection without reading all of a response."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def url(self, path: str = "") -> str:
         """The URL by which pyarrow reaches an object or a folder, with keys in the environment."""
@@ -116,9 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif source := self.headers.get("x-amz-copy-source"):
             self._write(self._place(_key_of(source)).read_bytes())
             self._answer_xml("CopyObjectResult", f"<LastModified>{_WHEN}</LastModified>")
-        else:
-            self._write(body)
+        elif self._write(body, only_new=self.headers.get("If-None-Match") == "*"):
             self._answer(200, b"", {"ETag": _ETAG})
+        else:
+            self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>", _XML)
 
     def do_POST(self) -> None:
         self._note("POST")
@@ -173,16 +181,24 @@ class _Handler(BaseHTTPRequestHandler):
         path = self._place(self._key())
         return path if path.is_file() else None
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, *, only_new: bool = False) -> bool:
         """Make the object appear at once; a key that ends with ``/`` stands for a folder."""
         path = self._place(self._key())
         if self._key().endswith("/"):
             path.mkdir(parents=True, exist_ok=True)
-            return
+            return True
         path.parent.mkdir(parents=True, exist_ok=True)
         ready = self.server.root.with_name(f"upload-{uuid.uuid4().hex}")
         ready.write_bytes(data)
+        if only_new:
+            with suppress(FileExistsError):
+                path.hardlink_to(ready)
+                ready.unlink()
+                return True
+            ready.unlink()
+            return False
         ready.replace(path)
+        return True
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -202,10 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _listing(self, query: dict[str, str]) -> bytes:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("start-after", "")
         contents, common = [], set()
         for path in sorted(self.server.root.rglob("*")):
             key = path.relative_to(self.server.root).as_posix()
-            if not path.is_file() or not key.startswith(prefix):
+            if not path.is_file() or not key.startswith(prefix) or key <= after:
                 continue
             rest = key[len(prefix) :]
             if delimiter and delimiter in rest:

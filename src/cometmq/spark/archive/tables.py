@@ -161,11 +161,15 @@ class DeltaTable:
         self._delta = deltalake
         self.place, self._filesystem, self._root = _folder(place)
         self._options = _storage_options(place)
-        address = self.place.partition("?")[0]
-        if not deltalake.DeltaTable.is_deltatable(address, self._options):
-            self._create(address, create)
-        self._table = deltalake.DeltaTable(address, version, self._options)
-        self.create: Create = partial(_create_file, self.place)
+        try:
+            self._table = self._opened(version)
+        except deltalake.exceptions.TableNotFoundError as problem:
+            if not create:
+                raise PlaceError(
+                    f"{self.place}: met no Delta table, expected an archive"
+                ) from problem
+            self._table = self._created()
+        self.create: Create = partial(_create_file, place)
 
     def committed(self, application: str) -> int | None:
         """Return what the newest commit of the application says."""
@@ -217,7 +221,7 @@ class DeltaTable:
             name = unquote(row["path"])
             found.append(
                 StoredFile(
-                    uri=f"{self.place.partition('?')[0]}/{name}",
+                    uri=f"{self.place}/{name}",
                     topic=topic,
                     has_topic=topic is None or name.rpartition("/")[2].startswith(NEW_FILE),
                     newest_ms=None if last is None else _ms(last) + 1,
@@ -228,31 +232,31 @@ class DeltaTable:
 
     def open(self, file: StoredFile) -> Any:
         """Open a file through pyarrow."""
-        name = file.uri.removeprefix(self.place.partition("?")[0])
+        name = file.uri.removeprefix(self.place)
         if self._filesystem is None:
             return pa.memory_map(f"{self._root}{name}", "r")
         return self._filesystem.open_input_file(f"{self._root}{name}")
 
-    def _create(self, address: str, create: bool) -> None:
+    def _opened(self, version: int | None = None) -> Any:
+        return self._delta.DeltaTable(self.place, version, self._options)
+
+    def _created(self) -> Any:
         if self._filesystem is None and Path(self._root, "_manifest").is_dir():
             raise ConfigError(
                 f"{self.place} is an archive of Parquet files with a manifest, which an older"
                 " version wrote, expected a Delta table: use another folder"
             )
-        if not create:
-            raise PlaceError(f"{self.place}: met no Delta table, expected an archive")
         schema = arrow_schema(COLUMNS).append(pa.field("date", pa.date32()))
         try:
-            self._delta.DeltaTable.create(
-                address,
+            return self._delta.DeltaTable.create(
+                self.place,
                 schema=self._delta.Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=_PARTITIONS,
                 storage_options=self._options,
             )
         except self._delta.exceptions.DeltaError:
-            if not self._delta.DeltaTable.is_deltatable(address, self._options):
-                raise  # else another run has created it
+            return self._opened()  # another run has created it
 
 
 class IcebergTable:
@@ -406,7 +410,10 @@ def _add_action(file: DataFile, partitions: Sequence[str]) -> Any:
 
 
 def _folder(place: str) -> tuple[str, Any, str]:
-    """Return a folder's address, its file system, None for this machine's, and its path there."""
+    """Return a folder's address without its query, its file system and its path there.
+
+    The file system is None for a folder of this machine.
+    """
     if place.startswith("file://"):
         place = place.removeprefix("file://")
     if "://" not in place:
@@ -416,8 +423,7 @@ def _folder(place: str) -> tuple[str, Any, str]:
         filesystem, root = filesystem_of(place)
     except OptionError as problem:
         raise ConfigError(str(problem)) from None
-    address, mark, query = place.partition("?")
-    return address.rstrip("/") + mark + query, filesystem, root.rstrip("/")
+    return place.partition("?")[0].rstrip("/"), filesystem, root.rstrip("/")
 
 
 def _storage_options(place: str) -> dict[str, str] | None:

@@ -17,7 +17,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.spark.brokers import connect as session_of
 from cometmq.spark.errors import RowError
 from cometmq.spark.options.writing import TopicWriteOptions
-from cometmq.spark.writing import Origin, Sent, TopicWriter
+from cometmq.spark.sink import Origin, Sent, TopicWriter
 from support.spark.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
 from support.wire.unique_ids import unique_id_time_ms
 
@@ -59,7 +59,7 @@ def audited(name_servers: str, topic: str, count: int) -> Audit:
 
 def test_record_batches_share_requests(name_servers: str, topic: str) -> None:
     sent = write(numbered(50), name_servers, topic)
-    assert (sent.rows, sent.repeated) == (5000, 0)
+    assert (sent.rows, sent.retries) == (5000, 0)
     assert sent.requests <= 4, "one for each queue"
     audited(name_servers, topic, 5000).check()
 

@@ -154,7 +154,7 @@ def _column_rows(columns: Iterable[Any]) -> Iterator[str]:
 
 def _written_rows() -> Iterator[str]:
     """The columns of the writer, with the texts of its module's table."""
-    from cometmq.spark.writing import rows
+    from cometmq.spark.sink import rows
 
     texts = {}
     for line in (inspect.getdoc(rows) or "").splitlines():

@@ -11,8 +11,8 @@ from cometmq.spark.options import options_of
 from cometmq.spark.pipelines import PIPELINES
 from cometmq.spark.pipelines.running.command import option_name
 from cometmq.spark.schema import CORE, LOG_ONLY, PROPERTIES
+from cometmq.spark.sink.rows import COLUMNS
 from cometmq.spark.sources import FORMATS
-from cometmq.spark.writing.rows import COLUMNS
 from cometmq.system.settings import describe
 from tools.generate import pages, spark_pages
 from tools.generate.root import stale

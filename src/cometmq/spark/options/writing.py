@@ -9,6 +9,9 @@ from cometmq.spark.options.connection import ConnectionOptions, check_references
 from cometmq.spark.options.parsing import option
 
 MIB = 1 << 20
+AT_LEAST_ONCE = "at-least-once"
+UNAVAILABLE = ("idempotent", "transactional")
+"""Values of ``delivery`` that need features that brokers do not have."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class TopicWriteOptions(ConnectionOptions):
     """The topic of all rows. Without it a column ``topic`` is needed; with it that column is
     ignored."""
 
-    delivery: str = option("at-least-once", "delivery")
+    delivery: str = option(AT_LEAST_ONCE, "delivery")
     """The delivery guarantee: ``at-least-once`` awaits every acknowledgement. Repeated rows have
     the same unique ids."""
 
@@ -61,12 +64,22 @@ class TopicWriteOptions(ConnectionOptions):
     fails."""
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
+        """Refuse options that are not available or contradict each other.
 
         Raises:
-            OptionError: says which.
+            OptionError: an option is refused; the text names it.
         """
         check_references(self)
+        if self.delivery in UNAVAILABLE:
+            raise OptionError(
+                f"option delivery is {self.delivery!r}, which needs brokers that refuse duplicates"
+                f" or hold messages back: only {AT_LEAST_ONCE!r} is offered; duplicates have equal"
+                " unique ids, by which a reader can drop them"
+            )
+        if self.delivery != AT_LEAST_ONCE:
+            raise OptionError(
+                f"option delivery is {self.delivery!r}: {AT_LEAST_ONCE!r} is expected"
+            )
         if self.batch_bytes > self.pending_bytes:
             raise OptionError(
                 f"option send.batchBytes is {self.batch_bytes}: "

@@ -11,10 +11,10 @@ from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.schema import Column, topic_columns
+from cometmq.spark.sink.spark_writers import TopicBatchWriter, TopicStreamWriter
 from cometmq.spark.sources.columns import all_columns, query_columns
 from cometmq.spark.sources.topic_batch import TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader
-from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -6,8 +6,7 @@ import pytest
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.parsing import parse_options
-from cometmq.spark.options.writing import TopicWriteOptions
-from cometmq.spark.writing.delivery import AT_LEAST_ONCE, NOT_YET, check_delivery
+from cometmq.spark.options.writing import AT_LEAST_ONCE, UNAVAILABLE, TopicWriteOptions
 
 GIVEN = {"nameserver": "127.0.0.1:9876"}
 
@@ -28,15 +27,15 @@ def test_names_are_those_that_spark_lowers() -> None:
     assert (options.job_id, options.batch_bytes, options.acknowledge) == ("nightly", 2048, "stored")
 
 
-@pytest.mark.parametrize("name", NOT_YET)
+@pytest.mark.parametrize("name", UNAVAILABLE)
 def test_a_mode_that_needs_other_brokers_is_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(OptionError, match=r"only 'at-least-once' is offered.*equal unique ids"):
-        check_delivery(name)
+        parsed(delivery=name)
 
 
 def test_an_unknown_mode_is_refused_with_the_known_one() -> None:
     with pytest.raises(OptionError, match="'exactly-once': 'at-least-once' is expected"):
-        check_delivery("exactly-once")
+        parsed(delivery="exactly-once")
 
 
 @pytest.mark.parametrize(

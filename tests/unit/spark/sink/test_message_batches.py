@@ -14,10 +14,15 @@ from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark.errors import RowError
-from cometmq.spark.writing import Origin
-from cometmq.spark.writing.destinations import Group, grouped
-from cometmq.spark.writing.parcels import parcels_of
-from cometmq.spark.writing.rows import Rows
+from cometmq.spark.sink import Origin
+from cometmq.spark.sink.message_batches import (
+    BatchBuffer,
+    MessageBatch,
+    RowGroup,
+    grouped,
+    message_batches,
+)
+from cometmq.spark.sink.rows import Rows
 
 ORIGIN = Origin("job", 0, 0)
 
@@ -28,7 +33,7 @@ def queues_of(topic: str) -> Sequence[MessageQueue]:
 
 def groups(
     option: str = "t", /, *, delayed: Sequence[int] = (), **columns: list[Any]
-) -> list[Group]:
+) -> list[RowGroup]:
     count = len(next(iter(columns.values())))
     arrays = {"body": pa.array([b"x"] * count)} | {
         name: pa.array(values, pa.int32() if name == "queue_id" else pa.string())
@@ -39,7 +44,7 @@ def groups(
     return list(grouped(Rows(pa.record_batch(arrays), ORIGIN, 0), late, option, queues_of))
 
 
-def where(found: list[Group]) -> dict[str, list[int]]:
+def where(found: list[RowGroup]) -> dict[str, list[int]]:
     return {str(group.queue): group.rows.tolist() for group in found}
 
 
@@ -75,14 +80,14 @@ def test_the_option_wins_over_the_column() -> None:
     assert group.topic == "orders"
 
 
-def test_delayed_rows_and_those_of_retry_topics_travel_alone() -> None:
+def test_delayed_rows_and_those_of_retry_topics_are_single_messages() -> None:
     assert [
-        (group.rows.tolist(), group.alone) for group in groups(tags=["x"] * 3, delayed=[1])
+        (group.rows.tolist(), group.single) for group in groups(tags=["x"] * 3, delayed=[1])
     ] == [
         ([0, 2], False),
         ([1], True),
     ]
-    assert all(group.alone for group in groups("%RETRY%g", tags=["x"] * 2))
+    assert all(group.single for group in groups("%RETRY%g", tags=["x"] * 2))
 
 
 @pytest.mark.parametrize(
@@ -110,28 +115,60 @@ def test_no_rows_make_no_groups() -> None:
     assert groups(tags=[]) == []
 
 
-def test_parcels_keep_the_order_and_the_size() -> None:
+def test_batches_keep_the_order_and_the_size_limit() -> None:
     items = pa.array([bytes([row]) * (1 + row % 5) for row in range(50)], pa.binary())
     rows = np.arange(1, 50, 2)
-    parcels = list(parcels_of(Group("t", None, rows, False), items, 100, 10))
-    assert b"".join(parcel.data for parcel in parcels) == b"".join(
+    batches = list(message_batches(RowGroup("t", None, rows, False), items, 100, 10))
+    assert b"".join(batch.data for batch in batches) == b"".join(
         items[int(row)].as_py() for row in rows
     )
-    assert all(len(parcel.data) <= 10 for parcel in parcels)
-    assert sum(parcel.messages for parcel in parcels) == len(rows)
-    assert (parcels[0].first_row, parcels[-1].last_row) == (101, 149)
-    neighbours = itertools.pairwise(parcels)
+    assert all(len(batch.data) <= 10 for batch in batches)
+    assert sum(batch.messages for batch in batches) == len(rows)
+    assert (batches[0].first_row, batches[-1].last_row) == (101, 149)
+    neighbours = itertools.pairwise(batches)
     assert all(len(one.data) + len(two.data) > 10 for one, two in neighbours), "two would fit"
 
 
-def test_a_row_larger_than_a_parcel_travels_alone() -> None:
+def test_a_row_larger_than_a_batch_is_sent_as_a_single_message() -> None:
     items = pa.array([b"a", b"b" * 99, b"c"], pa.binary())
-    parcels = parcels_of(Group("t", None, np.arange(3), False), items, 0, 10)
-    found = [(parcel.data, parcel.alone) for parcel in parcels]
+    batches = message_batches(RowGroup("t", None, np.arange(3), False), items, 0, 10)
+    found = [(batch.data, batch.single) for batch in batches]
     assert found == [(b"a", False), (b"b" * 99, True), (b"c", False)]
 
 
-def test_rows_that_travel_alone_make_a_parcel_each() -> None:
+def test_rows_that_need_requests_of_their_own_make_a_batch_each() -> None:
     items = pa.array([b"a", b"b"], pa.binary())
-    parcels = list(parcels_of(Group("t", None, np.arange(2), True), items, 0, 10))
-    assert [(parcel.data, parcel.alone) for parcel in parcels] == [(b"a", True), (b"b", True)]
+    batches = list(message_batches(RowGroup("t", None, np.arange(2), True), items, 0, 10))
+    assert [(batch.data, batch.single) for batch in batches] == [(b"a", True), (b"b", True)]
+
+
+def test_small_batches_of_a_queue_are_joined_until_they_fill_a_request() -> None:
+    queue = MessageQueue("t", "a", 0)
+    buffer = BatchBuffer(batch_bytes=10, total_bytes=100)
+    batches = [MessageBatch("t", queue, b"x" * 4, 1, row, row) for row in range(3)]
+    assert [buffer.add(batch) for batch in batches[:2]] == [[], []]
+    assert buffer.add(batches[2]) == [MessageBatch("t", queue, b"x" * 8, 2, 0, 1)]
+    assert buffer.flush() == [batches[2]]
+    assert buffer.flush() == []
+
+
+def test_a_single_message_leaves_after_the_batches_before_it() -> None:
+    buffer = BatchBuffer(batch_bytes=10, total_bytes=100)
+    one, single = (
+        MessageBatch("t", None, b"a", 1, 0, 0),
+        MessageBatch("t", None, b"b", 1, 1, 1, True),
+    )
+    assert buffer.add(one) == []
+    assert buffer.add(single) == [one, single]
+    assert buffer.flush() == []
+
+
+def test_all_buffered_batches_leave_when_they_reach_the_total_limit() -> None:
+    buffer = BatchBuffer(batch_bytes=10, total_bytes=10)
+    batches = [
+        MessageBatch("t", MessageQueue("t", "a", number), b"x" * 6, 1, number, number)
+        for number in range(2)
+    ]
+    assert buffer.add(batches[0]) == []
+    assert buffer.add(batches[1]) == batches
+    assert buffer.add(batches[0]) == [], "the limit counts from zero again"

@@ -1,19 +1,19 @@
-"""The unique ids of written messages, equal for each repetition of a row.
+"""Generates the unique ids of written messages; a row that is written again has the same id.
 
-A key is made of what the row says, not of where it stands: a task that is tried again may get its
-rows in another order, as behind an unsorted shuffle, and no row may get the key of another one.
-Equal rows are counted, so that each of them has a key of its own. A key has the shape of RocketMQ's
-own unique ids, 16 bytes in upper-case hexadecimal:
+An id depends on the row's content, not on its position: a repeated task may get its rows in another
+order, for example after an unsorted shuffle, and must not give a row the id of another row. Equal
+rows of a task are counted, so each has an id of its own. An id has the format of RocketMQ's unique
+ids, 16 bytes in upper-case hexadecimal:
 
-    digest   = blake2b-96(message and destination, salt = blake2b-128(job | batch | partition))
-    digest_n = blake2b-96(digest | n: i64), of the n-th equal row behind the first
-    key      = digest_n, first 10 bytes | 00000000 | last 2 bytes
+    digest   = blake2b-96(content and target, salt = blake2b-128(job | batch | partition))
+    digest_n = blake2b-96(digest | n: i64), for the n-th equal row after the first
+    id       = digest_n, first 10 bytes | 00000000 | last 2 bytes
 
-The four zeros stand where an id carries the milliseconds since the beginning of a month, so tools
-that look a message up by its id search from the first of the month on, and find it. Two rows have
-the same key only if 96 bits of two digests are equal.
+The eight zeros stand where an id carries the milliseconds since the beginning of a month. So tools
+that look up a message by its id search from the first of the month on, and find it. Two rows have
+the same id only if 96 bits of two digests are equal.
 
-The shape is that of MessageClientIDSetter, RocketMQ 5.3.
+Source: MessageClientIDSetter, RocketMQ 5.3, for the format.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 DISTINCT_MAX = 1 << 22
-"""So many distinct rows of a task are remembered, in about 50 MiB."""
+"""Limit on the distinct rows of a task that are remembered, in about 50 MiB."""
 _DIGEST_BYTES = 12
 _PREFIX_DIGITS = 20
 _TIME_DIGITS = 8
-_KEY_DIGITS = 32
+_ID_DIGITS = 32
 _BEYOND = 1 << 62
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -41,28 +41,28 @@ log = logging.getLogger(__name__)
 
 
 class Origin(NamedTuple):
-    """Where rows come from; the same rows have the same origin when they are written again."""
+    """Identifies one partition of a write; a repetition of the write has equal origins."""
 
     job: str
     """The streaming query, or the job of a batch write."""
     batch: int
-    """The micro-batch; 0 of a batch write."""
+    """The number of the micro-batch; 0 for a batch write."""
     partition: int
-    """Spark's number of the partition."""
+    """The number of Spark's partition."""
 
     def position(self, row: int) -> str:
-        """Name a row in an error's text."""
+        """Return the name of a row for error messages."""
         return f"row {row} of partition {self.partition}, batch {self.batch} of job {self.job}"
 
 
-class RowKeys:
-    """Makes the unique ids of the rows of one task.
+class RowIds:
+    """Generates the unique ids of the rows of one task.
 
     Args:
-        origin: where the rows come from.
-        distinct_max: how many distinct rows are remembered. The keys of later rows also depend on
-            the row's place in the task: no row gets the key of another one, but a task that is
-            tried again in another order gives them new keys.
+        origin: the origin of the rows.
+        distinct_max: limit on the distinct rows that are remembered. The ids of later rows also
+            depend on the row's number in the task: no row gets the id of another row, but a task
+            that is repeated in another order gives these rows new ids.
     """
 
     def __init__(self, origin: Origin, distinct_max: int = DISTINCT_MAX) -> None:
@@ -75,10 +75,10 @@ class RowKeys:
         self._is_full = False
 
     def of(self, contents: pa.Array) -> pa.Array:
-        """Return the keys of the next rows, as binary texts.
+        """Return the ids of the next rows, as ASCII bytes.
 
         Args:
-            contents: the bytes that a row stands for.
+            contents: the content of each row, as bytes.
         """
         ends = np.frombuffer(contents.buffers()[1], np.int32)
         ends = ends[contents.offset : contents.offset + len(contents) + 1].tolist()
@@ -93,13 +93,13 @@ class RowKeys:
         return blake2b(data, digest_size=_DIGEST_BYTES, salt=self._salt).digest()
 
     def _before(self, hashes: Numbers) -> Numbers:
-        """Count the equal rows before each; two that only have equal hashes count as equal."""
+        """Count the equal rows before each row; rows with equal hashes count as equal."""
         first, self._rows = self._rows, self._rows + len(hashes)
         if not self._is_full and self._seen.distinct + len(hashes) > self._distinct_max:
             self._is_full = True
             log.warning(
-                "unique ids depend on the rows' order from %s on: met more than %d distinct rows;"
-                " use more partitions, or the column msg_id",
+                "unique ids depend on the rows' order from %s on: the task has more than %d"
+                " distinct rows; use more partitions, or the column msg_id",
                 self._origin.position(first),
                 self._distinct_max,
             )
@@ -109,18 +109,18 @@ class RowKeys:
 
 
 class _Seen:
-    """How often each hash was met: few sorted runs, each more than twice as long as the next."""
+    """Counts hashes, in few sorted runs; each run is more than twice as long as the next."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[Numbers, Numbers]] = []
 
     @property
     def distinct(self) -> int:
-        """How many hashes are remembered; one that is in several runs counts several times."""
+        """The number of remembered hashes; a hash in several runs counts several times."""
         return sum(len(hashes) for hashes, _ in self._runs)
 
     def add(self, hashes: Numbers) -> Numbers:
-        """Count hashes, and return how often each was met before."""
+        """Count hashes; return how often each was counted before."""
         if not len(hashes):
             return np.zeros(0, np.int64)
         order = np.argsort(hashes, kind="stable")
@@ -153,17 +153,17 @@ def _merged(one: tuple[Numbers, Numbers], two: tuple[Numbers, Numbers]) -> tuple
 
 
 def _starts(ordered: Numbers) -> Numbers:
-    """Return where runs of equal values begin."""
+    """Return the indexes at which runs of equal values begin."""
     return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
 
 
 def _shaped(digests: bytes, count: int) -> pa.Array:
-    """Return digests in the shape of unique ids."""
+    """Return digests in the format of unique ids."""
     digits = np.frombuffer(digests.hex().upper().encode(), np.uint8)
     digits = digits.reshape(count, 2 * _DIGEST_BYTES)
-    keys = np.full((count, _KEY_DIGITS), ord("0"), np.uint8)
-    keys[:, :_PREFIX_DIGITS] = digits[:, :_PREFIX_DIGITS]
-    keys[:, _PREFIX_DIGITS + _TIME_DIGITS :] = digits[:, _PREFIX_DIGITS:]
-    kind = pa.binary(_KEY_DIGITS)
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(keys))]
+    ids = np.full((count, _ID_DIGITS), ord("0"), np.uint8)
+    ids[:, :_PREFIX_DIGITS] = digits[:, :_PREFIX_DIGITS]
+    ids[:, _PREFIX_DIGITS + _TIME_DIGITS :] = digits[:, _PREFIX_DIGITS:]
+    kind = pa.binary(_ID_DIGITS)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(ids))]
     return pa.FixedSizeBinaryArray.from_buffers(kind, count, buffers).cast(pa.binary())

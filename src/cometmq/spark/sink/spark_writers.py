@@ -1,8 +1,7 @@
-"""The format ``rocketmq`` as a sink: batch and streaming writes.
+"""The writers of the format ``rocketmq``, for batch writes and streams.
 
-Nothing is done by commit and abort: a task has sent its rows, and every one was acknowledged, when
-its `write` returns. What a failed attempt has sent stays sent; its rows are sent again under equal
-unique ids.
+Commit and abort do nothing: when the `write` of a task returns, every row is acknowledged. The rows
+of a failed attempt stay sent; the next attempt sends them again with equal unique ids.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ from cometmq.spark.brokers import connect
 from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.writing import TopicWriteOptions
-from cometmq.spark.writing import Origin, Sent, TopicWriter, check_columns
-from cometmq.spark.writing.delivery import check_delivery
+from cometmq.spark.sink.rows import check_columns
+from cometmq.spark.sink.topic_writer import Sent, TopicWriter
+from cometmq.spark.sink.unique_ids import Origin
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
-OF_THE_QUERY = ("checkpointlocation",)
-"""Options of a stream that Spark hands to its sink, too."""
+QUERY_OPTIONS = ("checkpointlocation",)
+"""Options of a stream that Spark passes to its sink, too."""
 
 
 @dataclass
 class SentMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a finished task to the driver."""
 
     sent: Sent
 
@@ -45,8 +45,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame to topics.
 
     Args:
-        options: as Spark hands them over.
-        schema: of the DataFrame.
+        options: the options of the write.
+        schema: the columns of the DataFrame.
         overwrite: whether the mode is ``overwrite``, which is refused.
     """
 
@@ -55,7 +55,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
         self._job = self._options.job_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition; return once every row was acknowledged."""
+        """Write one partition; return when every row is acknowledged."""
         return _write(self._options, iterator, job=self._job, batch=0)
 
 
@@ -63,8 +63,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream to topics.
 
     Args:
-        options: as Spark hands them over.
-        schema: of the stream.
+        options: the options of the write.
+        schema: the columns of the stream.
         overwrite: whether the output mode is ``complete``, which is refused.
     """
 
@@ -72,7 +72,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._options = _checked(options, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition of one batch; return once every row was acknowledged."""
+        """Write one partition of one batch; return when every row is acknowledged."""
         job = self._options.job_id or _local(QUERY_ID)
         return _write(self._options, iterator, job=job, batch=int(_local(BATCH_ID)))
 
@@ -80,9 +80,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriteOptions:
     if overwrite:
         raise OptionError("a topic cannot be overwritten: use the mode append")
-    own = {name: text for name, text in options.items() if name.lower() not in OF_THE_QUERY}
+    own = {name: text for name, text in options.items() if name.lower() not in QUERY_OPTIONS}
     parsed = parse_options(TopicWriteOptions, own)
-    check_delivery(parsed.delivery)
     check_columns(to_arrow_schema(schema, timezone="UTC"), parsed.topic)
     return parsed
 
@@ -97,7 +96,7 @@ def _write(
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise SourceError("only tasks of Spark write rows")
+        raise SourceError("rows are written by tasks of Spark: expected a TaskContext, found none")
     return task
 
 

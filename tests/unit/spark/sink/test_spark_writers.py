@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from cometmq.spark.errors import OptionError, SourceError
-from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
-from cometmq.spark.writing.rows import COLUMNS
+from cometmq.spark.sink.rows import COLUMNS
+from cometmq.spark.sink.spark_writers import TopicBatchWriter, TopicStreamWriter
 
 OPTIONS = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", StringType())])
@@ -98,5 +98,5 @@ def test_commit_and_abort_change_nothing_however_often_they_are_called() -> None
 def test_rows_are_written_by_tasks_only(
     sink: Callable[..., TopicBatchWriter | TopicStreamWriter],
 ) -> None:
-    with pytest.raises(SourceError, match="only tasks of Spark"):
+    with pytest.raises(SourceError, match="written by tasks of Spark"):
         sink(OPTIONS, SCHEMA, False).write(iter(()))

@@ -1,11 +1,11 @@
-"""Encodes rows as items of batches: whole columns at a time, checked.
+"""Checks rows and encodes them as items of message batches, a column at a time.
 
     item := size:i32 0:i32 0:i32 flag:i32 body:bytes32 properties:bytes16
 
-Columns are joined by Arrow, so that no row costs a step of the interpreter. A row that cannot
-become a message is refused before any row of its record batch is sent.
+Arrow joins the columns, so the interpreter runs no step per row. A row that cannot become a message
+is refused before any row of its record batch is sent.
 
-The item is that of MessageDecoder.encodeMessage, RocketMQ 5.3.
+Source: MessageDecoder.encodeMessage, RocketMQ 5.3, for the item.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import pyarrow.compute as pc
 from cometmq.model import property_names as names
 from cometmq.protocol.batch import ITEM_BYTES_MIN
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
-from cometmq.spark.writing.identity import Origin, RowKeys
-from cometmq.spark.writing.rows import BINARY, Numbers, Rows, blank, lengths, separated, true
+from cometmq.spark.sink.rows import BINARY, Numbers, Rows, blank, lengths, separated, true
+from cometmq.spark.sink.unique_ids import Origin, RowIds
 
 _UNIQUE_KEY = b"WAIT\x01true\x02UNIQ_KEY\x01"
 _RESERVED = pa.array(sorted(names.RESERVED), pa.string()).cast(BINARY)
 
 
 class EncodedRows(NamedTuple):
-    """The rows of one record batch."""
+    """The encoded rows of one record batch."""
 
     items: pa.Array
-    """Each row as an item of a batch."""
+    """Each row as an item of a message batch."""
     delayed: Numbers
-    """Which rows are not delivered at once, and so cannot travel with others."""
+    """Whether each row is a delayed message, which brokers refuse in a batch."""
 
 
 class RowEncoder:
     """Encodes the rows of one partition, batch by batch.
 
     Args:
-        origin: where the rows come from.
-        body_bytes_max: the largest body.
-        drop_reserved: leave out properties with RocketMQ's own names, instead of refusing them.
+        origin: the origin of the rows.
+        body_bytes_max: size limit of a body.
+        drop_reserved: whether properties with RocketMQ's own names are omitted, not refused.
     """
 
     def __init__(self, origin: Origin, *, body_bytes_max: int, drop_reserved: bool = False) -> None:
-        self._keys = RowKeys(origin)
+        self._row_ids = RowIds(origin)
         self._body_bytes_max = body_bytes_max
         self._drop_reserved = drop_reserved
 
@@ -53,7 +53,7 @@ class RowEncoder:
         """Encode rows.
 
         Raises:
-            RowError: a row cannot become a message; says which and why.
+            RowError: a row cannot become a message; the text names the row and the reason.
         """
         body = self._bodies(rows)
         delayed = _delayed(rows)
@@ -69,7 +69,7 @@ class RowEncoder:
 
     def _bodies(self, rows: Rows) -> pa.Array:
         body = rows.octets("body")
-        assert body is not None, "check_columns has seen the column"
+        assert body is not None, "check_columns requires the column"
         rows.refuse(true(pc.is_null(body)), "body is null")
         sizes = lengths(body)
         rows.refuse(sizes == 0, "body is empty: brokers refuse such messages")
@@ -78,7 +78,7 @@ class RowEncoder:
         return body
 
     def _properties(self, rows: Rows) -> pa.Array:
-        """Encode all properties but the unique id."""
+        """Encode all properties except the unique id."""
         parts = [pa.array([b""] * len(rows), BINARY)]
         if (own := self._own(rows)) is not None:
             parts.append(own)
@@ -94,24 +94,24 @@ class RowEncoder:
         return _joined(*parts)
 
     def _ids(self, rows: Rows, body: pa.Array, properties: pa.Array) -> pa.Array:
-        """Give the unique ids: those of the column, and made ones where it has none."""
+        """Return the unique ids: the values of ``msg_id``, and generated ids where it is null."""
         given = rows.text("msg_id")
         if given is not None:
             rows.refuse(blank(given), "msg_id is blank")
             if not given.null_count:
                 return given
-        made = self._keys.of(_contents(rows, body, properties, given))
-        return made if given is None else pc.coalesce(given, made)
+        generated = self._row_ids.of(_contents(rows, body, properties, given))
+        return generated if given is None else pc.coalesce(given, generated)
 
     def _own(self, rows: Rows) -> pa.Array | None:
-        """Encode the column ``properties``; a null row has none."""
+        """Encode the column ``properties``; a null row has no properties."""
         column = rows.column("properties")
         if column is None:
             return None
         entries = _Entries(column)
         self._check_own(rows, entries)
         if self._drop_reserved:
-            entries.leave_out(entries.reserved)
+            entries.omit(entries.reserved)
         return entries.joined()
 
     def _check_own(self, rows: Rows, entries: _Entries) -> None:
@@ -129,7 +129,7 @@ class RowEncoder:
 
 
 class _Entries:
-    """All entries of a column of maps, one after the other."""
+    """The entries of a column of maps."""
 
     def __init__(self, column: pa.MapArray) -> None:
         column = pa.concat_arrays([column])  # so that it begins at its first entry
@@ -139,25 +139,25 @@ class _Entries:
         self.values = column.items.slice(first, end - first).cast(BINARY)
         self._offsets = self._offsets - first
         self.reserved = true(pc.is_in(self.names, value_set=_RESERVED))
-        self._left_out = np.zeros(len(self.names), bool)
+        self._omitted = np.zeros(len(self.names), bool)
 
-    def rows_with(self, wrong: Numbers, count: int) -> Numbers:
-        """Give which rows have such an entry."""
+    def rows_with(self, chosen: Numbers, count: int) -> Numbers:
+        """Return which of ``count`` rows have a chosen entry."""
         found = np.zeros(count, bool)
-        if wrong.any():
-            places = np.flatnonzero(wrong)
-            found[np.searchsorted(self._offsets, places, side="right") - 1] = True
+        if chosen.any():
+            indexes = np.flatnonzero(chosen)
+            found[np.searchsorted(self._offsets, indexes, side="right") - 1] = True
         return found
 
-    def leave_out(self, which: Numbers) -> None:
-        """Do not write these entries."""
-        self._left_out = which
+    def omit(self, chosen: Numbers) -> None:
+        """Leave the chosen entries out of `joined`."""
+        self._omitted = chosen
 
     def joined(self) -> pa.Array:
-        """Give the entries of each row as one property string."""
+        """Return the entries of each row as one property string."""
         texts = _joined(self.names, _scalar(b"\x01"), self.values, _scalar(b"\x02"))
-        if self._left_out.any():
-            texts = pc.if_else(pa.array(self._left_out), _scalar(b""), texts)
+        if self._omitted.any():
+            texts = pc.if_else(pa.array(self._omitted), _scalar(b""), texts)
         texts = pc.fill_null(texts, _scalar(b""))  # null values
         lists = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), texts)
         return pc.binary_join(lists, _scalar(b""))
@@ -178,7 +178,7 @@ def _keys(rows: Rows) -> pa.Array | None:
 
 
 def _delayed(rows: Rows) -> Numbers:
-    """Find the rows that are due later, which may be said in one way only."""
+    """Return which rows are delayed; refuse rows with two delays."""
     levels, times = rows.column("delay_level"), rows.column("deliver_timestamp")
     found = np.zeros(len(rows), bool)
     if levels is not None:
@@ -195,8 +195,8 @@ def _delay_levels(rows: Rows) -> pa.Array | None:
     levels = rows.column("delay_level")
     if levels is None:
         return None
-    there = pc.if_else(pc.greater(levels, 0), levels, pa.scalar(None, levels.type))
-    return there.cast(pa.string()).cast(BINARY)
+    positive = pc.if_else(pc.greater(levels, 0), levels, pa.scalar(None, levels.type))
+    return positive.cast(pa.string()).cast(BINARY)
 
 
 def _deliver_times(rows: Rows) -> pa.Array | None:
@@ -218,7 +218,7 @@ def _heads(rows: Rows, bodies: Numbers, properties: Numbers) -> pa.Array:
 
 
 def _contents(rows: Rows, body: pa.Array, properties: pa.Array, given: pa.Array | None) -> pa.Array:
-    """Give all that a row says, so that two rows are equal if and only if their bytes are."""
+    """Return the content of each row; two rows are equal if and only if their bytes are equal."""
     parts = [_heads(rows, lengths(body), lengths(properties)), body, properties]
     queue = rows.column("queue_id")
     for values in (
@@ -234,7 +234,7 @@ def _contents(rows: Rows, body: pa.Array, properties: pa.Array, given: pa.Array 
 
 
 def _fixed(values: Numbers, kind: str) -> pa.Array:
-    """Give each row of numbers as its bytes."""
+    """Return each row of numbers as bytes."""
     data = np.ascontiguousarray(values.astype(kind))
     width = data[:1].nbytes if len(data) else data.itemsize
     buffers = [None, pa.py_buffer(data)]
@@ -242,7 +242,7 @@ def _fixed(values: Numbers, kind: str) -> pa.Array:
 
 
 def _property(name: str, values: pa.Array) -> pa.Array:
-    """Give the entries of one property: nothing where its value is null or empty."""
+    """Return the entries of one property; empty where the value is null or empty."""
     whole = _joined(_scalar(name.encode() + b"\x01"), values, _scalar(b"\x02"))
     return pc.if_else(pa.array(lengths(values) > 0), whole, _scalar(b""))
 

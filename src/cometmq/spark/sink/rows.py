@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from cometmq.model.errors import InvalidNameError
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, check_topic_name
 from cometmq.spark.errors import OptionError, RowError
-from cometmq.spark.writing.identity import Origin
+from cometmq.spark.sink.unique_ids import Origin
 
 BINARY = pa.binary()
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -55,8 +55,8 @@ def _is_text_map(kind: pa.DataType) -> bool:
     )
 
 
-def _is_moment(kind: pa.DataType) -> bool:
-    """Whether it says when, and not just what a clock showed somewhere."""
+def _is_instant(kind: pa.DataType) -> bool:
+    """Return whether the type is a time with a zone."""
     return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
@@ -70,19 +70,19 @@ COLUMNS: dict[str, tuple[str, tuple[Test, ...]]] = {
     "queue_id": ("INT", _NUMBER),
     "broker_name": ("STRING", _TEXT),
     "delay_level": ("INT", _NUMBER),
-    "deliver_timestamp": ("TIMESTAMP", (_is_moment,)),
+    "deliver_timestamp": ("TIMESTAMP", (_is_instant,)),
     "flag": ("INT", _NUMBER),
     "msg_id": ("STRING", _TEXT),
 }
-"""What may be written: each column with its type in words and its tests."""
+"""The columns that can be written: the type in words, and the tests of the Arrow type."""
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
-    """Refuse columns that cannot be written, ahead of the first row.
+    """Refuse columns that cannot be written, before the first row is read.
 
     Args:
-        schema: the columns at hand.
-        topic: the option ``topic``, empty if it is not given.
+        schema: the columns of the DataFrame.
+        topic: the option ``topic``; empty if it is not set.
 
     Raises:
         OptionError: a column is unknown, missing or of another type, or the topic has no valid
@@ -96,19 +96,19 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
         if not _passes(field.type, tests):
             raise OptionError(f"column {field.name} is {field.type}: {words} is expected")
     if len(set(schema.names)) < len(schema.names):
-        raise OptionError(f"a column is there twice: {', '.join(schema.names)}")
+        raise OptionError(f"a column name is used twice: {', '.join(schema.names)}")
     if "body" not in schema.names:
         raise OptionError(f"there is no column body among {', '.join(schema.names)}")
-    if topic and (why := wrong_topic(topic)):
-        raise OptionError(f"option topic is {topic!r}: {why}")
+    if topic and (problem := topic_problem(topic)):
+        raise OptionError(f"option topic is {topic!r}: {problem}")
     if not topic and "topic" not in schema.names:
-        raise OptionError("expected the option topic or a column topic, met neither")
+        raise OptionError("expected the option topic or a column topic, found neither")
     if "broker_name" in schema.names and "queue_id" not in schema.names:
         raise OptionError("a column broker_name without a column queue_id: both name a queue")
 
 
-def wrong_topic(name: str) -> str:
-    """Say why nobody can write to a topic of this name; empty if somebody can."""
+def topic_problem(name: str) -> str:
+    """Return why clients cannot write to a topic of this name; empty if they can."""
     if name in SEND_FORBIDDEN_TOPICS:
         return "it is a system topic: clients cannot write to it"
     try:
@@ -122,9 +122,9 @@ class Rows:
     """The rows of one record batch.
 
     Args:
-        batch: their columns, which `check_columns` has passed.
-        origin: where they come from.
-        first: the place of the first of them in its partition.
+        batch: the columns, checked by `check_columns`.
+        origin: the origin of the rows.
+        first: the number of the first row in its partition.
     """
 
     def __init__(self, batch: pa.RecordBatch, origin: Origin, first: int) -> None:
@@ -137,54 +137,54 @@ class Rows:
         return int(self._batch.num_rows)
 
     def column(self, name: str) -> pa.Array | None:
-        """Give a column, None if there is no such one or all of it is null."""
+        """Return a column; None if it is missing or all its values are null."""
         if name not in self._names:
             return None
         found = self._batch.column(name)
         return None if found.null_count == len(found) and name != "body" else found
 
     def octets(self, name: str) -> pa.Array | None:
-        """Give a column of texts or bytes as bytes."""
+        """Return a column of texts or bytes as bytes."""
         found = self.column(name)
         return None if found is None else found.cast(BINARY)
 
     def text(self, name: str) -> pa.Array | None:
-        """Give a column of texts, as bytes, which must not hold what separates properties."""
+        """Return a column of texts as bytes; refuse texts with a separator of properties."""
         found = self.octets(name)
         if found is not None:
             self.refuse(separated(found), f"{name} holds one of the characters 0x01 and 0x02")
         return found
 
     def refuse(self, wrong: Numbers, why: str) -> None:
-        """Refuse the first row that is wrong, if there is one.
+        """Refuse the first wrong row.
 
         Args:
-            wrong: whether each row is.
-            why: what is wrong with it.
+            wrong: whether each row is wrong.
+            why: the reason.
 
         Raises:
-            RowError: there is one.
+            RowError: a row is wrong; the text names the row and the reason.
         """
         if wrong.any():
             raise RowError(f"{self.position(int(wrong.argmax()))}: {why}")
 
     def position(self, number: int) -> str:
-        """Name a row of this batch in an error's text."""
+        """Return the name of a row for error messages."""
         return self.origin.position(self.first + number)
 
 
 def true(values: pa.Array) -> Numbers:
-    """Give which values are true; null is not."""
+    """Return which values are true; null counts as false."""
     return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def lengths(values: pa.Array) -> Numbers:
-    """Give the bytes of each value; those of null are 0."""
+    """Return the size of each value in bytes; null has 0."""
     return np.asarray(pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False))
 
 
 def separated(values: pa.Array) -> Numbers:
-    """Give which values hold a character that separates properties."""
+    """Return which values hold a separator of properties."""
     if not any(byte in _data(values) for byte in (b"\x01", b"\x02")):
         return np.zeros(len(values), bool)
     return np.logical_or(
@@ -193,11 +193,11 @@ def separated(values: pa.Array) -> Numbers:
 
 
 def blank(values: pa.Array) -> Numbers:
-    """Give which values are there and hold nothing but blanks."""
+    """Return which values are empty or only blanks; null is not."""
     return true(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(values.cast(pa.string()))), 0))
 
 
 def _data(values: pa.Array) -> bytes:
-    """Give the bytes of all values, and perhaps some more."""
+    """Return the buffer of the values; it may hold more than these values."""
     buffer = values.buffers()[2]
     return b"" if buffer is None else buffer.to_pybytes()

@@ -1,0 +1,10 @@
+"""Converts rows to messages and sends them; returns when all are acknowledged.
+
+Only `spark_writers` imports PySpark.
+"""
+
+from cometmq.spark.sink.rows import COLUMNS, check_columns
+from cometmq.spark.sink.topic_writer import Sent, TopicWriter
+from cometmq.spark.sink.unique_ids import Origin, RowIds
+
+__all__ = ["COLUMNS", "Origin", "RowIds", "Sent", "TopicWriter", "check_columns"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.spark.archive.data_files import COLUMNS
 from cometmq.spark.archive.tables import StoredFile, TableSettings, open_table
+from cometmq.spark.errors import PlaceError
 from cometmq.spark.schema import chosen, ddl
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ def read_archive(
     settings = table if isinstance(table, TableSettings) else TableSettings(to=str(table))
     opened = open_table(settings, create=False, version=version)
     files = opened.files(topics, since_ms, until_ms)
+    if marked := [file for file in files if file.has_deletes]:
+        raise PlaceError(
+            f"{opened.place}: rows of {len(marked)} files are marked as deleted, which the files do"
+            " not show: rewrite them first, with REORG TABLE … APPLY (PURGE) for Delta or"
+            " rewrite_data_files for Iceberg, or read the table with the jar of its format"
+        )
     frame = _with_topic(spark, [file for file in files if file.has_topic])
     if rewritten := [file for file in files if not file.has_topic]:
         frame = frame.unionByName(_without_topic(spark, rewritten))

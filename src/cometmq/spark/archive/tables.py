@@ -74,6 +74,8 @@ class StoredFile(NamedTuple):
     """The newest store time, at least; None where the table does not say."""
     phy_max: int | None
     """The highest physical offset, at least; None where the table does not say."""
+    has_deletes: bool
+    """Whether the table marks some of its rows as deleted."""
 
 
 class ArchiveTable(Protocol):
@@ -108,11 +110,7 @@ class ArchiveTable(Protocol):
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> list[StoredFile]:
-        """Return the files that can have rows of some topics and times; all by default.
-
-        Raises:
-            PlaceError: rows of a file are marked as deleted, which a list of files cannot show.
-        """
+        """Return the files that can have rows of some topics and times; all by default."""
 
     def open(self, file: StoredFile) -> Any:
         """Open one of its files for reading by pyarrow."""
@@ -205,11 +203,9 @@ class DeltaTable:
         until_ms: int | None = None,
     ) -> list[StoredFile]:
         """Return the files of this version."""
-        actions = pa.table(self._table.get_add_actions(flatten=True))
-        if any(name.startswith("deletion_vector") for name in actions.column_names):
-            raise _has_deletes(self.place, "REORG TABLE … APPLY (PURGE)")
+        deleted = self._files_with_deletes()
         found = []
-        for row in actions.to_pylist():
+        for row in pa.table(self._table.get_add_actions(flatten=True)).to_pylist():
             topic = row.get("partition.topic")
             first, last = row.get("min.store_timestamp"), row.get("max.store_timestamp")
             if topics and topic is not None and topic not in topics:
@@ -226,6 +222,7 @@ class DeltaTable:
                     has_topic=topic is None or name.rpartition("/")[2].startswith(NEW_FILE),
                     newest_ms=None if last is None else _ms(last) + 1,
                     phy_max=row.get("max.phy_offset"),
+                    has_deletes=name.rpartition("/")[2] in deleted,
                 )
             )
         return found
@@ -236,6 +233,12 @@ class DeltaTable:
         if self._filesystem is None:
             return pa.memory_map(f"{self._root}{name}", "r")
         return self._filesystem.open_input_file(f"{self._root}{name}")
+
+    def _files_with_deletes(self) -> set[str]:
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+            return set()
+        uris = pa.table(self._table.deletion_vectors())["filepath"].to_pylist()
+        return {uri.rpartition("/")[2] for uri in uris}
 
     def _opened(self, version: int | None = None) -> Any:
         return self._delta.DeltaTable(self.place, version, self._options)
@@ -322,8 +325,6 @@ class IcebergTable:
         scan = self._table.scan(_row_filter(topics, since_ms, until_ms), snapshot_id=self._snapshot)
         schema = scan.projection()
         for task in scan.plan_files():
-            if task.delete_files:
-                raise _has_deletes(self.place, "rewrite_data_files")
             newest = _upper_bound(task.file, schema, "store_timestamp")
             found.append(
                 StoredFile(
@@ -332,6 +333,7 @@ class IcebergTable:
                     has_topic=True,
                     newest_ms=None if newest is None else newest // 1000 + 1,
                     phy_max=_upper_bound(task.file, schema, "phy_offset"),
+                    has_deletes=bool(task.delete_files),
                 )
             )
         return found
@@ -392,13 +394,6 @@ def _conflict(place: str, problem: Exception) -> ConflictError:
     return ConflictError(
         f"{place}: other programs committed at the same time ({problem}); this run added nothing"
         " since; start it again"
-    )
-
-
-def _has_deletes(place: str, remedy: str) -> PlaceError:
-    return PlaceError(
-        f"{place}: rows of its files are marked as deleted, which Parquet files alone do not show:"
-        f" run {remedy} once, or read it with a Spark that has the format's jar"
     )
 
 

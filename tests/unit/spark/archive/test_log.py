@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import threading
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.archive import ArchiveLogSettings, archive_log, archived_to, tables
+from cometmq.spark.archive import ArchiveLogSettings, archive_log, archived_to, read_archive, tables
 from cometmq.spark.archive import log as archive_module
 from cometmq.spark.archive.tables import DeltaTable, IcebergTable
 from cometmq.spark.errors import BadRecordError, ConflictError, DataLossError, PlaceError
@@ -546,6 +547,45 @@ def test_a_table_that_the_user_created_keeps_its_partitions(
     archive_log(None, other)
     assert bodies_of(other) == bodies(60)
     assert delta(other).metadata().partition_columns == ["date"]
+
+
+DELETED = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+"""A deletion vector of rows 3, 4, 7, 11, 18 and 29, from Delta's protocol."""
+
+
+def test_rows_that_are_marked_as_deleted_are_not_read_as_rows(
+    store: MessageStore, clock: ManualClock, settings: ArchiveLogSettings
+) -> None:
+    """Spark marks rows of a Delta table by a bitmap in its log; the file still has them."""
+    fill(store, clock, 200)
+    archive_log(None, replace(settings, topics=("orders",), range_bytes=1 << 20))
+    folder = Path(settings.to, "_delta_log")
+    lines = [
+        json.loads(line)
+        for path in folder.iterdir()
+        for line in path.read_text().split("\n")
+        if line
+    ]
+    add = max((line["add"] for line in lines if "add" in line), key=lambda add: add["size"])
+    features = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    protocol |= {"readerFeatures": features, "writerFeatures": features}
+    vector = {"storageType": "i", "pathOrInlineDv": DELETED, "sizeInBytes": 40, "cardinality": 6}
+    remove = {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}
+    actions = [
+        {"protocol": protocol},
+        {"remove": remove},
+        {"add": add | {"deletionVector": vector}},
+    ]
+    version = delta(settings).version() + 1
+    (folder / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    no_session: Any = None
+    marked = [file for file in opened_table(settings).files() if file.has_deletes]
+    assert [file.uri for file in marked] == [f"{settings.to}/{add['path']}"]
+    with pytest.raises(PlaceError, match="rows of 1 files are marked as deleted"):
+        read_archive(no_session, settings)
+    fill(store, clock, 10, start=200)
+    assert archive_log(None, settings).rows == 10
 
 
 def test_a_catalog_is_named_or_given_by_its_properties(

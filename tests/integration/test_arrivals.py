@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import socket
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import RemotingServer, RemotingSettings, Request, Response, buffer_budget
 from cometmq.remoting import arrivals as module
@@ -165,3 +170,36 @@ async def test_a_first_frame_has_to_be_there_within_the_idle_time() -> None:
     with connected(server, frame(1000)[:500]) as peer:
         assert await received(peer, 1) == b""
     await server.stop()
+
+
+async def test_connections_that_a_forked_process_holds_too_are_reported_no_more_once_they_ended(
+    server: RemotingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[socket.socket] = []
+    add = module.Arrivals.add
+
+    def add_and_share(arrivals: module.Arrivals, accepted: socket.socket, *address: Any) -> None:
+        held.append(accepted.dup())  # as a fork does
+        add(arrivals, accepted, *address)
+
+    monkeypatch.setattr(module.Arrivals, "add", add_and_share)
+    with connected(server, frame(1000)[:500]):
+        await until(lambda: server.arriving == 1)
+    (shared,) = held
+    with shared:
+        await until(lambda: server.arriving == 0)
+        assert server._arrivals is not None
+        if (readable := server._arrivals._readable) is not None:
+            assert readable.ready(10) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors of the process")
+async def test_a_start_that_fails_keeps_no_descriptors(server: RemotingServer) -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await RemotingServer({}).start("127.0.0.1", server.port)
+    assert descriptors() == before

@@ -27,14 +27,14 @@ from cometmq.remoting.tls import HANDSHAKE_BYTE
 from cometmq.system.platforms import SYSTEM
 
 WAITING_BYTES_MAX: Final = 128 * 1024
-"""The kernel keeps so much of a first frame; then the connection is opened, and reads the rest."""
+"""The limit of a first frame in the kernel. Then the connection is opened, and reads the rest."""
 LOOKS_PER_ITERATION = 16
 """Connections that one iteration of the event loop looks at, which may end or open them."""
 _PREFIX = struct.Struct(">II")
 
 
 class Arrival:
-    """One of these connections; for the limit of all connections it is a `Holder`."""
+    """An accepted connection without a first frame; a `Holder` of the limit of all connections."""
 
     __slots__ = (
         "_address",
@@ -55,7 +55,7 @@ class Arrival:
         self.received_s = monotonic()
         """The time of the accept, then of the first bytes of the frame."""
         self.wanted_bytes = 0
-        """The kernel reports the connection when so many bytes are there; 0: one."""
+        """How many bytes have to arrive before the kernel reports the connection again; 0: one."""
 
     @property
     def peer_text(self) -> str:
@@ -100,7 +100,7 @@ class Arrivals:
         self._opens = opens
         self.warn = warn
         self._waiting: dict[int, Arrival] = {}
-        """By the descriptor of the socket, in the order of their accept."""
+        """The connections by the descriptor of their socket, in the order in which they came."""
         self._readable = SYSTEM.readable_sockets()
         if self._readable is not None:
             loop.add_reader(self._readable.fileno(), self._look_at_some)
@@ -171,8 +171,6 @@ class Arrivals:
                     return False
                 # The kernel has no room for the rest: a transport reads it from now on.
         self._forget(arrival)
-        if self._readable is not None:
-            self._readable.discard(accepted.fileno())
         if arrival.wanted_bytes:
             _report_at(accepted, 1)
         self._opens(accepted, is_tls)
@@ -192,9 +190,11 @@ class Arrivals:
             self._budget.hold(arrival, 0)
         if self._readable is None:
             self._loop.remove_reader(descriptor)
+        else:
+            self._readable.discard(descriptor)
 
 
 def _report_at(accepted: socket.socket, size_bytes: int) -> None:
-    """Let the kernel report a socket as readable when so many bytes are there."""
+    """Let the kernel report a socket as readable when this number of bytes is there."""
     with contextlib.suppress(OSError):  # the peer has reset the connection
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)

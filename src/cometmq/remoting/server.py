@@ -120,7 +120,7 @@ class RemotingServer:
         self._opening: dict[socket.socket, None] = {}
         """Connections with a first frame that are not open yet."""
         self._to_open = PacedQueue(self._begin_opening, OPENINGS_PER_ITERATION)
-        """Those of them whose opening has not begun, and whether each speaks TLS."""
+        """The sockets of `_opening` whose opening has not begun, and whether each speaks TLS."""
         self._idle_ones = PacedQueue(self._close_if_idle, CLOSES_PER_ITERATION)
         self._ended = PacedQueue[Callable[[], object]](lambda end: end(), CLOSES_PER_ITERATION)
         """Each ends a connection whose peer sends no more."""
@@ -177,15 +177,15 @@ class RemotingServer:
         self._write_batch = write_batch_of(loop)
         budget = self._write_batch.budget
         budget.bytes_max = self._settings.connection_buffers_max
-        self._arrivals = Arrivals(
-            loop, budget, wanted=self._wanted_bytes, opens=self._arrived, warn=self._problems.add
-        )
         try:
             self._listener.start(host, port, self._settings.backlog)
         except OSError as problem:
             met = f"{self._name}: cannot listen on {host_and_port(host, port)}: {problem.strerror}"
             in_use = problem.errno == errno.EADDRINUSE
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
+        self._arrivals = Arrivals(
+            loop, budget, wanted=self._wanted_bytes, opens=self._arrived, warn=self._problems.add
+        )
         check_s = max(self._settings.idle_s / 4, 0.25)
         self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
 
@@ -228,7 +228,7 @@ class RemotingServer:
         sockets = [connection.socket for connection in self._connections]
         connected = {own.fileno() for own in sockets if own is not None}
         for opening in self._opening:
-            # Requests of an open one may have been handled before its task ends.
+            # A connection that is open, although its task has not ended, is closed with the others.
             if opening.fileno() not in connected:
                 with contextlib.suppress(OSError):
                     opening.shutdown(socket.SHUT_RDWR)
@@ -262,7 +262,7 @@ class RemotingServer:
     def _wanted_bytes(self, length: int, word: int) -> int:
         """Return how much of a first frame has to arrive before its connection is opened.
 
-        What a wire refuses by the begin of a frame, it gets at once.
+        A frame that is refused by its first bytes is not waited for: the open connection says why.
         """
         frame_bytes, header_bytes = 4 + length, word & 0xFFFFFF
         if frame_bytes > self._settings.frame_bytes_max or header_bytes > HEADER_BYTES_MAX:

@@ -68,7 +68,8 @@ logger = logging.getLogger(__name__)
 _NOT_OPEN = "the store is not open"
 _SEARCH_ENTRIES = 1_000_000
 _BULK_MESSAGES = 1_024
-"""The limit of a read by a client that reads a backlog; the limit of bytes is the usual one."""
+"""The limit of messages in a read of a backlog. The limit of bytes is that of reads from memory,
+also if the messages are on the disk."""
 _REQUESTED_RECORD_BYTES = 16 * 1024 * 1024
 """The least limit of a record that a client requests by its offset; no client takes more."""
 _RECORD_REST_BYTES = 128 * 1024

@@ -19,8 +19,8 @@ class Clock:
         return time.monotonic()
 
     def since_boot(self) -> float:
-        """Return such seconds since the boot, which also pass while the machine is suspended.
+        """Return seconds since the boot of the machine.
 
-        Not all systems have the suspended ones.
+        They also pass while it is suspended, if the system counts that time.
         """
         return SERVERS.since_boot()

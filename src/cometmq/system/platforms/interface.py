@@ -23,14 +23,18 @@ class FileSystem(Protocol):
 class ReadableSockets(Protocol):
     """Sockets that the kernel reports through one descriptor, some at a time.
 
-    A socket is reported until it is read, removed or closed.
+    A socket is reported until it is read or discarded.
     """
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable while there is a socket to report."""
 
     def add(self, descriptor: int) -> None:
-        """Add a socket; closing it removes it."""
+        """Add a socket.
+
+        It is discarded before it is closed: the kernel would go on to report it while a process
+        that was forked meanwhile holds it, too.
+        """
 
     def discard(self, descriptor: int) -> None:
         """Remove a socket if it is there."""

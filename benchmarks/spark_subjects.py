@@ -244,13 +244,12 @@ def log_to_parquet(bench: Bench) -> float:
 
 
 def archive(bench: Bench) -> float:
-    """Archive the log by the pipeline."""
-    from cometmq.spark.pipelines.archive import ArchiveSettings
-    from cometmq.spark.pipelines.archive import archive as run
+    """Archive the log into a Delta table."""
+    from cometmq.spark.archive import ArchiveLogSettings, archive_log
 
     to = bench.fresh("archive")
-    settings = ArchiveSettings(store=bench.store, broker_name="broker-a", to=str(to))
-    return _files_rate(bench.messages, to, lambda: run(bench.spark, settings))
+    settings = ArchiveLogSettings(store=bench.store, broker_name="broker-a", to=str(to))
+    return _files_rate(bench.messages, to, lambda: archive_log(bench.spark, settings))
 
 
 def topic_scan(bench: Bench) -> float:

@@ -230,7 +230,7 @@ def test_an_archive_is_asked_instead_of_the_broker(
 ) -> None:
     said = run("07_archive", cluster.store, tmp_path, orders)
 
-    assert re.fullmatch(r"done: \d+ messages archived\n(\w+: 20 messages\n){3}", said)
+    assert re.fullmatch(r"\d+ messages archived\n(\w+: 20 messages\n){3}", said)
 
 
 # --- analyses of what a group has consumed --------------------------------------------------------
@@ -362,6 +362,18 @@ def test_a_topic_of_a_broker_is_whole_and_equal_to_a_copy_until_the_copy_loses_a
     }
 
 
+def run_programs(page: str, words: dict[str, str]) -> None:
+    """Run the programs in the text of a page, with some words replaced."""
+    text = (HOWTO / f"{page}.md").read_text()
+    programs = re.findall(r"<!-- run by tests/spark -->\n```python\n(.*?)^```", text, re.M | re.S)
+    assert programs
+    names: dict[str, object] = {}
+    for program in programs:
+        for word, instead in words.items():
+            program = program.replace(word, instead)
+        exec(compile(program, page, "exec"), names)
+
+
 @pytest.mark.long  # other tests run the same functions
 @pytest.mark.parametrize(
     "page",
@@ -384,13 +396,7 @@ def test_the_programs_in_the_text_of_a_page_run(
         "orders-copy": shop.topic,
         "orders-again": shop.topic,
     }
-    text = (HOWTO / f"{page}.md").read_text()
-    programs = re.findall(r"<!-- run by tests/spark -->\n```python\n(.*?)^```", text, re.M | re.S)
-    assert programs
-    for program in programs:
-        for word, instead in words.items():
-            program = program.replace(word, instead)
-        exec(compile(program, page, "exec"), {})
+    run_programs(page, words)
 
 
 # --- archives and logs ---------------------------------------------------------------------------
@@ -446,6 +452,25 @@ def test_an_archive_is_replayed_in_order_and_a_repetition_is_recognized(
     assert "DELAY" not in one.properties
     [retry] = [m for messages in stored(name_servers, other, count=1).values() for m in messages]
     assert retry.properties["ORIGIN_MSG_ID"] == "again"
+
+
+def test_the_programs_in_the_page_about_archives_run(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = opened(tmp_path / "store")
+    for number in range(30):
+        put(store, b"%d" % number, queue_id=number % 2, properties={"TAGS": "new"})
+    end = store.written_to
+    store.close()
+    settings = {"store": str(tmp_path / "store"), "to": str(tmp_path / "archive")}
+    archive_log(None, ArchiveLogSettings(**settings, broker_name="broker-a"))
+    capsys.readouterr()
+
+    run_programs("archive-a-log", {"/data/": f"{tmp_path}/"})
+
+    shown = capsys.readouterr().out
+    assert re.search(r"\| *new\| *30\|", shown)
+    assert shown.endswith(f"\n{end}\n")
 
 
 def test_usage_is_counted_by_topic_and_day(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A store in object storage, read, archived and audited by Spark: as if it lay on a disk.
+"""A store in object storage, read and archived by Spark: as if it lay on a disk.
 
 Planner and workers reach it by themselves, with the keys in their environment; Spark does not.
 """
@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cometmq.spark.pipelines import Runs
-from cometmq.spark.pipelines.archive import ArchiveSettings, Manifest, archive
-from cometmq.spark.pipelines.archive.reading import read_archive
-from cometmq.spark.pipelines.running import open_folder
-from cometmq.spark.pipelines.verify import VerifySettings, verify
+from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
 from support.spark.log_files import FilledStore
 from support.spark.object_storage import KEYS, ObjectStorage, object_storage
 from support.spark.spark_logs import RECORDED, LogStream, log, recorded_store
@@ -97,25 +93,21 @@ def test_a_stream_takes_what_was_uploaded_since(
     assert len(query.ends()) > batches
 
 
-def test_an_archive_is_made_gone_on_with_and_verified_in_the_bucket(
+def test_an_archive_is_made_and_continued_in_the_bucket(
     spark: SparkSession, storage: ObjectStorage, filled: FilledStore
 ) -> None:
-    to = storage.url("archive")
-    settings = ArchiveSettings(
-        store=upload(filled.root, storage, "store"), broker_name="b", to=to, range_bytes=8_000
+    settings = ArchiveLogSettings(
+        store=upload(filled.root, storage, "store"),
+        broker_name="b",
+        to=storage.url("archive"),
+        range_bytes=8_000,
     )
-    assert archive(spark, settings).run.counts["rows"] == 120
-    assert archive(spark, settings).run.counts["rows"] == 0
+    assert archive_log(spark, settings).rows == 120
+    assert archive_log(spark, settings).rows == 0
     filled.fill(50)
     upload(filled.root, storage, "store")
-    assert archive(spark, settings).run.counts["rows"] == 50
+    assert archive_log(spark, settings).rows == 50
 
     kept = read_archive(spark, storage.root / "archive")
     disk = log(spark, filled.root, includeProperties=True, brokerName="b")
     assert in_order(kept) == in_order(disk.select(*kept.columns))
-    assert [run.status for run in Runs(open_folder(to).path("_runs")).all()] == ["done"] * 3
-
-    verified = verify(spark, VerifySettings(store=settings.store, broker_name="b", archive=to))
-    assert verified.good, verified.tables["findings"].to_pylist()
-    assert verified.run.counts["archive_rows"] == 170
-    assert all(entry.verified_ms for entry in Manifest(open_folder(to)).entries())

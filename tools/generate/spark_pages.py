@@ -79,12 +79,11 @@ def checks_page() -> str:
 
 def pipelines_page() -> str:
     """All pipelines with their settings."""
-    from cometmq.spark.pipelines import PIPELINES
-    from cometmq.spark.pipelines.running.registry import MODULES
+    from cometmq.spark.archive.command import PIPELINES
 
     lines = [_part("spark-pipelines")]
     for name, pipeline in PIPELINES.items():
-        function = f"cometmq.spark.pipelines.{MODULES[name]}.{pipeline.function.__name__}"
+        function = f"cometmq.spark.archive.{pipeline.function.__name__}"
         lines += ["", f"## {name}", "", pipeline.summary.rstrip(".") + ".", ""]
         lines += [f"In a program: `{function}` with `{pipeline.settings.__name__}`.", ""]
         lines += ["| Option | Default | Expected | Meaning |", "|---|---|---|---|"]
@@ -187,7 +186,7 @@ def _options(kind: type) -> Iterator[str]:
 
 
 def _settings(kind: type) -> Iterator[str]:
-    from cometmq.spark.pipelines.running.command import option_name, texts_of
+    from cometmq.spark.archive.command import option_name, texts_of
     from cometmq.system.settings import describe
 
     texts = texts_of(kind)

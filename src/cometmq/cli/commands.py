@@ -164,7 +164,7 @@ def pipeline(
         bool, typer.Option("--script", help="Print the path of the script for spark-submit.")
     ] = False,
 ) -> None:
-    """Archive a log or topics with Spark, or compare an archive with its log."""
+    """Archive a log or topics into a Delta or Iceberg table, with Spark."""
     from cometmq.cli import pipeline as pipelines
 
     if script:

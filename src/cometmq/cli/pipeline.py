@@ -1,4 +1,4 @@
-"""``cometmq pipeline``: runs a data pipeline on Spark.
+"""``cometmq pipeline``: archives a log or topics with Spark.
 
 Pipelines need the extra ``spark``; without it the command prints what to install.
 """
@@ -21,12 +21,9 @@ def run(arguments: Sequence[str]) -> int:
         ConfigError: Spark is not installed.
     """
     check_installed()
-    from cometmq.spark.archive import command
-    from cometmq.spark.pipelines.running.command import main
+    from cometmq.spark.archive.command import main
 
-    if arguments and arguments[0] in command.PIPELINES:
-        return command.main(arguments)
-    return main(None, arguments)
+    return main(arguments)
 
 
 def script() -> Path:

@@ -6,10 +6,9 @@ import re
 
 import pytest
 
+from cometmq.spark.archive.command import PIPELINES, option_name
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options import options_of
-from cometmq.spark.pipelines import PIPELINES
-from cometmq.spark.pipelines.running.command import option_name
 from cometmq.spark.schema import CORE, LOG_ONLY, PROPERTIES
 from cometmq.spark.sink.rows import COLUMNS
 from cometmq.spark.sources import FORMATS

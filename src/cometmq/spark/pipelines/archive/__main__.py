@@ -1,8 +1,0 @@
-"""Runs ``archive`` as a command: ``python -m cometmq.spark.pipelines.archive``."""
-
-import sys
-
-from cometmq.spark.pipelines.running.command import main
-
-if __name__ == "__main__":
-    sys.exit(main("archive"))

@@ -584,12 +584,21 @@ class Appender:
                 self._table,
                 self._dispatcher,
                 records_max=_CATCH_UP_RECORDS,
-                units_from=end if self._units_to < 0 else self._units_to,
             )
             self._caught_up_to = done.to
             self._undispatched_at = max(self._undispatched_at, done.to)
             if self._units_to >= 0:
                 self._units_to = max(self._units_to, done.units_to)
+                if done.problem is not None:  # units do not wait for keys
+                    units = redispatch(
+                        self._log.segments,
+                        self._units_to,
+                        end,
+                        self._table,
+                        self._dispatcher.without_keys(),
+                        records_max=_CATCH_UP_RECORDS,
+                    )
+                    self._units_to = units.units_to
             if self._units_to >= end:
                 self._units_to = -1
                 self._notify_late()

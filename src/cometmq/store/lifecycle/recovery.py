@@ -205,24 +205,23 @@ class Recovery:
         """Dispatch what follows ``start``; all of the log if a queue lacks more than that."""
         had = set(self._table.topics)
         try:
-            done = redispatch(
-                self._segments,
-                start,
-                end,
-                self._table,
-                self._dispatcher,
-                finds_gaps=True,
-                repair=self._repair,
-            )
+            done = self._dispatch_from(start, end, finds_gaps=True)
         except QueueGapError as gap:
             logger.error("a queue lacks units, dispatching the whole log: %s", gap)
             start = min(start, self._log.min_offset())
-            done = redispatch(
-                self._segments, start, end, self._table, self._dispatcher, repair=self._repair
-            )
+            done = self._dispatch_from(start, end, finds_gaps=False)
         if self._checkpoint.position is not None:
             self.new_topics = frozenset(self._table.topics) - had
         return done
+
+    def _dispatch_from(self, start: int, end: int, *, finds_gaps: bool) -> Redispatched:
+        """Dispatch the records between two log offsets; without keys if these have no space."""
+        call = partial(redispatch, self._segments, finds_gaps=finds_gaps, repair=self._repair)
+        done = call(start, end, self._table, self._dispatcher)
+        if done.problem is None:
+            return done
+        rest = call(done.units_to, end, self._table, self._dispatcher.without_keys())
+        return replace(done, units_to=rest.units_to, count=done.count + rest.count)
 
     # --- where to begin -----------------------------------------------------------------------
 

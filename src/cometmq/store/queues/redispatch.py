@@ -127,14 +127,13 @@ def redispatch(
     finds_gaps: bool = False,
     records_max: int | None = None,
     repair: Repair | None = None,
-    units_from: int = 0,
 ) -> Redispatched:
     """Dispatch the records from log offset ``start`` to ``end`` again.
 
     What queues and index have already stays as it is; only the keys of the index's last record may
     be added twice, which queries do not show. It ends early after ``records_max`` records.
-    Units do not wait for keys: if the disk has no space for keys, the work goes on without them, at
-    ``units_from``, the log offset from which records may lack units.
+    If the disk has no space, it ends with the first record that lacks its unit or keys. Units need
+    not wait for keys: call it again from `Redispatched.units_to` on, without keys.
 
     Raises:
         QueueGapError: a queue lacks units of records before ``start``; if ``finds_gaps`` is set.
@@ -167,17 +166,7 @@ def redispatch(
             except OSError as problem:
                 if not is_disk_full(problem):
                     raise
-                rest = redispatch(
-                    segments,
-                    max(at + facts.total, units_from),
-                    end,
-                    table,
-                    dispatcher.without_keys(),
-                    finds_gaps=finds_gaps,
-                    records_max=None if records_max is None else records_max - count,
-                    repair=repair,
-                )
-                return Redispatched(at, rest.units_to, count + rest.count, problem)
+                return Redispatched(at, at + facts.total, count, problem)
     return Redispatched(end, end, count)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
+from cometmq.cli.pipeline import script
 from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
 from golden.test_stores import facts_of
 from support.spark.archives import delta, iceberg, maintain
@@ -109,3 +115,26 @@ def test_stores_of_rocketmq_are_archived(spark: SparkSession, tmp_path: Path, na
     known = {message["physical_offset"] for message in facts_of(name)["messages"]}
     met = read_archive(spark, to, columns=["phy_offset"]).collect()
     assert known <= {row["phy_offset"] for row in met}
+
+
+@pytest.mark.local_only
+@pytest.mark.parametrize(
+    "launcher", ["python", pytest.param("spark-submit", marks=pytest.mark.long)]
+)
+def test_the_command_prints_its_result(settings: ArchiveLogSettings, launcher: str) -> None:
+    """As a script that starts a session, and as a script that spark-submit gives a session."""
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    start = [sys.executable] if launcher == "python" else [submit, "--master", "local[2]"]
+    words = ["archive", "--store", settings.store, "--to", settings.to, "--json"]
+    done = subprocess.run(
+        [*start, str(script()), *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert (document["rows"], document["lost"]) == (COUNT, [])
+    assert f"archived rows={COUNT}" in done.stdout + done.stderr  # spark-submit joins the two

@@ -54,19 +54,6 @@ REMOVED = {
     "--resume": "leave it out, every run continues at the end of the archive",
     "--runs": "leave it out, the table says how far the archive goes; a scheduler has the runs",
 }
-_PROGRAM = "the program examples/spark/%s.py, see docs/howto/%s.md"
-REMOVED_PIPELINES = {
-    "audit": "the functions of cometmq.spark.checks, see docs/howto/compare-two-clusters.md",
-    "dead-letters": _PROGRAM % ("13_dead_letters", "analyze-dead-letters"),
-    "rebuild": "the broker, which rebuilds queues and index from the log when it starts without"
-    " them, see docs/howto/verify-a-store.md",
-    "replay": _PROGRAM % ("12_replay", "replay-an-archive"),
-    "trace": _PROGRAM % ("14_latency_from_traces", "measure-latency-from-traces"),
-    "usage": _PROGRAM % ("11_usage", "report-usage"),
-    "verify": "`cometmq store verify` for queues and index, and compare_log_with_archive of"
-    " cometmq.spark.checks for archives, see docs/howto/verify-a-store.md",
-}
-"""Name of each pipeline of earlier versions, and what to use instead."""
 _LOGGED_BY_SPARK = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.executor.Executor",
@@ -106,9 +93,7 @@ def _run(words: list[str]) -> int:
         return GOOD
     name = words[0]
     if name not in PIPELINES:
-        use = REMOVED_PIPELINES.get(name)
-        hint = f"it was removed, use {use}" if use else f"expected {' or '.join(PIPELINES)}"
-        raise ConfigError(f"no pipeline {name!r}: {hint}")
+        raise ConfigError(f"no pipeline {name!r}: expected {' or '.join(PIPELINES)}")
     _check_removed(words)
     given = parser_of(name).parse_args(words[1:])
     settings = settings_of(name, given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from cometmq.model.errors import ConfigError, StoreError
 from cometmq.spark.archive import ArchiveLogSettings, ArchiveResult, command
 from cometmq.spark.archive.command import (
     PIPELINES,
-    REMOVED_PIPELINES,
     Pipeline,
     main,
     parser_of,
@@ -28,7 +26,6 @@ from cometmq.spark.errors import DataLossError, OptionError
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.sources.losses import Losses
 from cometmq.system.settings import describe
-from tools.generate.root import ROOT
 from unit.docs.test_pages import PAGES, blocks
 
 RESULT = ArchiveResult(1234, 5, 6789, 0, 99, (ByteRange("b", 10, 20),))
@@ -90,7 +87,6 @@ def test_values_have_their_kind() -> None:
         ("archive --resume latest", "--resume was removed: leave it out, every run continues"),
         ("archive-topics --runs=/r", "--runs=/r was removed: leave it out, the table says"),
         ("nope", "no pipeline 'nope': expected archive or archive-topics"),
-        ("replay --to x", "no pipeline 'replay': it was removed, use"),
     ],
 )
 def test_a_mistake_is_named_and_ends_with_code_2(
@@ -100,12 +96,8 @@ def test_a_mistake_is_named_and_ends_with_code_2(
     assert text in capsys.readouterr().err
 
 
-def test_removed_pipelines_have_a_remedy() -> None:
-    assert not set(REMOVED_PIPELINES) & set(PIPELINES)
-    texts = " ".join(REMOVED_PIPELINES.values())
-    named = re.findall(r"(?:docs|examples)/[\w/-]+\.\w+", texts)
-    assert len(named) > len(REMOVED_PIPELINES)
-    assert [path for path in named if not (ROOT / path).is_file()] == []
+def test_no_pipeline_is_called_removed() -> None:
+    assert not set(command_line.REMOVED) & set(PIPELINES)
 
 
 def test_an_unknown_option_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,11 @@ def _files_rate(expected: int, to: Path, write: Callable[[], object]) -> float:
     return _rate(
         expected,
         write,
-        lambda: sum(pq.read_metadata(path).num_rows for path in to.rglob("*.parquet")),
+        lambda: sum(
+            pq.read_metadata(path).num_rows
+            for path in to.rglob("*.parquet")
+            if "_delta_log" not in path.parts
+        ),
     )
 
 

@@ -47,18 +47,9 @@ def message(number: int = 0, body: bytes = b"body", **more: Any) -> dict[str, An
     return row | more
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """The messages as a table with all columns."""
-    return pa.Table.from_pylist(list(rows), schema=schema.arrow_schema(COLUMNS))
-
-
-def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write messages as Parquet; gives the source that a pipeline reads them by."""
-    path.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table(rows), path / "part-0.parquet")
-    return f"parquet:{path}"
-
-
 def frame(spark: SparkSession, path: Path, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """The messages as a data frame."""
-    return spark.read.parquet(write(path, rows).removeprefix("parquet:"))
+    """The messages as a data frame, from a Parquet file in a folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(list(rows), schema=schema.arrow_schema(COLUMNS))
+    pq.write_table(table, path / "part-0.parquet")
+    return spark.read.parquet(str(path))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = tuple[str, int, int]
-WITHIN_S = 300.0
 ENDS_S = 600.0
 """A query that is still running then hangs."""
 SCHEMA = "topic STRING, queue_id INT, queue_offset BIGINT"

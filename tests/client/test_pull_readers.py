@@ -239,7 +239,7 @@ async def test_closing_ends_every_task_that_waits_and_finishes_nothing(
 
 @pytest.fixture
 def blocked(name_servers: str, queue: MessageQueue) -> Iterator[blocking.PullConsumer]:
-    """The same for threads."""
+    """A consumer for threads that reads the queue."""
     with blocking.PullConsumer(
         name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=BY_HAND
     ) as consumer:

@@ -121,6 +121,14 @@ async def test_half_a_first_frame_is_not_opened_when_its_peer_ends(server: Remot
         peer.close()
 
 
+async def test_half_a_plain_frame_is_not_waited_for_where_tls_is_required() -> None:
+    server = RemotingServer({}, tls=TlsSettings(mode="enforcing"))
+    await server.start("127.0.0.1", 0)
+    with connected(server, frame(1000)[:500]) as peer:
+        assert await received(peer, 1) == b""
+    await server.stop()
+
+
 async def test_a_whole_first_frame_is_handled_although_its_peer_sends_no_more(
     server: RemotingServer,
 ) -> None:

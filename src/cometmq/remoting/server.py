@@ -49,9 +49,10 @@ KERNEL_UNSENT_BYTES_MAX = 128 * 1024
 """The kernel takes no more for a connection while so much of it cannot be sent yet. Without a limit
 it copies megabytes for a peer that does not read, until the memory of all sockets is used up."""
 FIRST_UNREAD_BYTES_MIN = 16 * 1024
+"""`UNREAD_BYTES_MIN` until a peer has read a large response."""
 FIRST_KERNEL_UNSENT_BYTES_MAX = 32 * 1024
-"""The same until a peer has read a large response: thousands of peers may ask for one and never
-read it, and the kernel's copy is most of the work for such a peer."""
+"""`KERNEL_UNSENT_BYTES_MAX` until a peer has read a large response: thousands of peers may request
+one and never read it, and the copy of the kernel is most of the work for such a peer."""
 OPENINGS_PER_ITERATION = 1
 """Connections that one iteration of the event loop opens: others are served in between. Many that
 were accepted earlier may send their first bytes together."""
@@ -262,9 +263,11 @@ class RemotingServer:
     def _wanted_bytes(self, length: int, word: int) -> int:
         """Return how much of a first frame has to arrive before its connection is opened.
 
-        A frame that is refused by its first bytes is not waited for: the open connection says why.
+        A frame that is refused by its first bytes is not waited for.
         """
         frame_bytes, header_bytes = 4 + length, word & 0xFFFFFF
+        if self._tls.mode == "enforcing":  # and this connection is plain
+            return 0
         if frame_bytes > self._settings.frame_bytes_max or header_bytes > HEADER_BYTES_MAX:
             return 0
         if self._access is not None and length > STRANGER_BYTES_MAX:

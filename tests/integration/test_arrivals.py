@@ -18,7 +18,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import RemotingServer, RemotingSettings, Request, Response, buffer_budget
 from cometmq.remoting import arrivals as module
-from cometmq.remoting.arrivals import WAITING_BYTES_MAX
+from cometmq.remoting.arrivals import KERNEL_BYTES, WAITING_BYTES_MAX
 from cometmq.remoting.config import TlsSettings
 from cometmq.remoting.wire import write_batch_of
 from support.checks.waiting import until
@@ -37,7 +37,6 @@ def echo(request: Request) -> Response:
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[RemotingServer]:
     started = RemotingServer(
         {ECHO: echo},
-        settings=RemotingSettings(connection_buffers_max=4 * MIB),
         tls=TlsSettings(mode=request.param),
         name="broker",
     )
@@ -155,21 +154,28 @@ async def test_an_iteration_of_the_event_loop_ends_a_few_connections(
 
 
 async def test_unfinished_first_frames_in_the_kernel_count_for_the_limit_of_all_connections(
-    server: RemotingServer, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(buffer_budget, "SILENT_S", 0.0)
+    server = RemotingServer(
+        {ECHO: echo}, settings=RemotingSettings(connection_buffers_max=MIB), name="broker"
+    )
+    await server.start("127.0.0.1", 0)
     data = frame(WAITING_BYTES_MAX - 1024)
+    counted = len(data) - KERNEL_BYTES
     budget = write_batch_of(asyncio.get_running_loop()).budget
-    peers = [connected(server, data[: WAITING_BYTES_MAX // 2]) for _ in range(50)]
-    await until(lambda: budget.closed >= 50 - 4 * MIB // len(data))
-    assert 3 * MIB <= budget.held_bytes <= 4 * MIB
+    peers = [connected(server, data[: KERNEL_BYTES // 2]) for _ in range(50)]
+    await until(lambda: budget.closed + server.arriving == len(peers))
+    await until(lambda: budget.closed == len(peers) - MIB // counted)
+    assert budget.held_bytes == MIB // counted * counted
     with connected(server, b"") as honest:
-        await asyncio.get_running_loop().sock_sendall(honest, frame(MIB))
-        assert len(await received(honest, MIB)) >= MIB
+        await asyncio.get_running_loop().sock_sendall(honest, data)
+        assert len(await received(honest, WAITING_BYTES_MAX - 1024)) >= WAITING_BYTES_MAX - 1024
     for peer in peers:
         peer.close()
     await until(lambda: server.arriving == 0)
     await until(lambda: budget.held_bytes == 0)
+    await server.stop(0.1)
 
 
 async def test_a_first_frame_has_to_be_there_within_the_idle_time() -> None:

@@ -22,13 +22,17 @@ from typing import Any, Final
 
 from cometmq.model.address import host_and_port
 from cometmq.protocol.frame import PREFIX_BYTES
-from cometmq.remoting.buffer_budget import SMALL_BYTES_MAX, BufferBudget
+from cometmq.remoting.buffer_budget import BufferBudget
 from cometmq.remoting.tls import HANDSHAKE_BYTE
 from cometmq.system.platforms import SYSTEM
 
-WAITING_BYTES_MAX: Final = 128 * 1024
+WAITING_BYTES_MAX: Final = 96 * 1024
 """The limit of a first frame in the kernel. Then the connection is opened, and reads the rest."""
-LOOKS_PER_ITERATION = 16
+KERNEL_BYTES: Final = 64 * 1024
+"""The kernel keeps so much for any connection that is not read, so only more than this counts for
+the limit. If the kernel is short of memory, it reports the connections, and they are opened.
+Source: tcp_rmem of tcp(7)."""
+LOOKS_PER_ITERATION = 8
 """Connections that one iteration of the event loop looks at, which may end or open them."""
 _PREFIX = struct.Struct(">II")
 
@@ -180,13 +184,13 @@ class Arrivals:
         arrival.wanted_bytes = wanted
         arrival.received_s = monotonic()
         _report_at(arrival.socket, wanted)
-        if wanted > SMALL_BYTES_MAX:
-            self._budget.hold(arrival, wanted)
+        if wanted > KERNEL_BYTES:
+            self._budget.hold(arrival, wanted - KERNEL_BYTES)
 
     def _forget(self, arrival: Arrival) -> None:
         descriptor = arrival.socket.fileno()
         del self._waiting[descriptor]
-        if arrival.wanted_bytes > SMALL_BYTES_MAX:
+        if arrival.wanted_bytes > KERNEL_BYTES:
             self._budget.hold(arrival, 0)
         if self._readable is None:
             self._loop.remove_reader(descriptor)

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.spark.errors import SourceError
+from cometmq.spark.compat import check_version
 from cometmq.spark.sources import FORMATS, source_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-PYSPARK_OLDEST = (4, 2)
 
 
 def register_all(spark: SparkSession) -> None:
     """Register every format; see `cometmq.spark.register`.
 
     Raises:
-        SourceError: this PySpark is older than Python sources with stream limits.
+        SourceError: this PySpark is too old for the formats.
     """
     check_version(spark.version)
     for name in FORMATS:
@@ -40,15 +38,3 @@ def _is_known(spark: SparkSession, name: str) -> bool:
         return bool(manager.dataSourceExists(name))
     except Exception:  # a session of Spark Connect has no JVM; the method is not part of the API
         return False
-
-
-def check_version(version: str) -> None:
-    """Refuse a PySpark that is too old for our sources, with the way out.
-
-    Raises:
-        SourceError: it is too old.
-    """
-    found = tuple(int(part) for part in version.split(".")[:2])
-    if found < PYSPARK_OLDEST:
-        oldest = ".".join(map(str, PYSPARK_OLDEST))
-        raise SourceError(f"PySpark {version} is too old: cometmq's formats need {oldest} or newer")

@@ -4,6 +4,8 @@ start       prepareForTriggerAvailableNow (AvailableNow), getDefaultReadLimit, i
 a trigger   latestOffset, reportLatestOffset, and if the end is another text than the start:
             the end is written down, commit of the batch before, partitions, read, done
 restart     the batch that is written down and not done is planned again, then as ever
+
+`OldStreamProtocol` has the calls of PySpark 4.1, which the module ``compat.unlimited`` lists.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadLimit
 
-from cometmq.spark.sources.topic_stream import TopicStreamReader
+from cometmq.spark.compat import ReadLimit, StreamReader
+from cometmq.spark.compat.unlimited import UnlimitedReader
 
 Row = tuple[str, int, int]
 
@@ -48,7 +50,7 @@ class StreamProtocol:
 
     def __init__(
         self,
-        make: Callable[[], TopicStreamReader],
+        make: Callable[[], StreamReader],
         checkpoint: Checkpoint,
         *,
         available_now: bool = False,
@@ -67,13 +69,12 @@ class StreamProtocol:
         checkpoint = self.checkpoint
         if len(checkpoint.ends) == checkpoint.done:
             start = checkpoint.ends[-1] if checkpoint.ends else self._first
-            end = json.dumps(self.reader.latestOffset(json.loads(start), self._limit))
-            self.reader.reportLatestOffset()
+            end = json.dumps(self._latest_offset(json.loads(start)))
             if end == start:
                 return None
             checkpoint.ends.append(end)
             if checkpoint.done:
-                self.reader.commit(checkpoint.end(checkpoint.done - 1))
+                self._commit(checkpoint.end(checkpoint.done - 1))
         return self._batch(fails=fails)
 
     def drain(self, most: int = 50) -> list[Row]:
@@ -86,11 +87,22 @@ class StreamProtocol:
             rows += found
         raise AssertionError(f"there was news at each of {most} triggers")
 
+    def _latest_offset(self, start: Any) -> Any:
+        end = self.reader.latestOffset(start, self._limit)
+        self.reader.reportLatestOffset()
+        return end
+
+    def _partitions(self, start: Any, end: Any) -> Any:
+        return self.reader.partitions(start, end)
+
+    def _commit(self, end: Any) -> None:
+        self.reader.commit(end)
+
     def _batch(self, *, fails: bool) -> list[Row]:
         batch = self.checkpoint.done
         # Batch 0 begins where a reader that was started just now says.
         start = self.checkpoint.end(batch - 1) if batch else self.reader.initialOffset()
-        parts = self.reader.partitions(start, self.checkpoint.end(batch))
+        parts = self._partitions(start, self.checkpoint.end(batch))
         assert isinstance(parts, list)
         self.partitions = len(parts)
         rows = [row for part in parts for each in self.reader.read(part) for row in rows_of(each)]
@@ -98,6 +110,31 @@ class StreamProtocol:
             raise SinkError
         self.checkpoint.done += 1
         return rows
+
+
+class OldStreamProtocol(StreamProtocol):
+    """One run of a query on PySpark 4.1.
+
+    Args:
+        make: makes the reader, as a new process would.
+        checkpoint: what runs before left.
+    """
+
+    def __init__(self, make: Callable[[], StreamReader], checkpoint: Checkpoint) -> None:
+        super().__init__(make, checkpoint)
+        self._spark = UnlimitedReader(self.reader)
+        if checkpoint.ends:
+            newest = checkpoint.end(-1)
+            assert self._spark.partitions(newest, newest) == []
+
+    def _latest_offset(self, start: Any) -> Any:
+        return self._spark.latestOffset()
+
+    def _partitions(self, start: Any, end: Any) -> Any:
+        return self._spark.partitions(start, end)
+
+    def _commit(self, end: Any) -> None:
+        self._spark.commit(end)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

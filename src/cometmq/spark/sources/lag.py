@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyspark
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from cometmq.spark.compat import passes_limits
 from cometmq.spark.errors import SourceError
 from cometmq.spark.offsets import QueueKey, from_json, log_from_json
 from cometmq.spark.sources.edges import without_start
@@ -57,10 +59,19 @@ class LagListener(StreamingQueryListener):
     Args:
         tell: called with it in the driver, in Spark's own thread: be quick, and raise nothing.
 
+    Raises:
+        SourceError: this PySpark does not ask sources for their newest offset: 4.2 is needed.
+
     Example: ``spark.streams.addListener(LagListener(lambda lag: gauge.set(lag.messages)))``
     """
 
     def __init__(self, tell: Callable[[Lag], None]) -> None:
+        if not passes_limits():
+            raise SourceError(
+                f"PySpark {pyspark.__version__} knows no newest offset of a source, so every lag"
+                " would be 0: use PySpark 4.2 or newer, or the format rocketmq-meta with"
+                " commitToGroup"
+            )
         self._tell = tell
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name

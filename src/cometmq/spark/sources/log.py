@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
+from cometmq.spark.compat import spark_reader
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.payloads.plan import PayloadPlan
@@ -47,11 +48,13 @@ class LogSource(DataSource):
         plan = self._payload_plan(options)
         return LogBatchReader(options, _columns(schema, options, plan), plan)
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(  # noqa: N802 - Spark's name
+        self, schema: StructType
+    ) -> DataSourceStreamReader:
         """Return what reads a stream."""
         options = parse_options(LogOptions, self.options)
         plan = self._payload_plan(options)
-        return LogStreamReader(options, _columns(schema, options, plan), plan)
+        return spark_reader(LogStreamReader(options, _columns(schema, options, plan), plan))
 
     def _payload_plan(self, options: LogOptions) -> PayloadPlan | None:
         """Return the plan; Spark copies this object for each query, so they share a schema."""

@@ -16,14 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import InputPartition
 
+from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, StreamReader
 from cometmq.spark.logs.logs import LATEST, Logs, check_known
 from cometmq.spark.offsets import LogOffsets, log_from_json, log_times_from_json, log_to_json
 from cometmq.spark.options.logs import LogOptions
@@ -47,7 +42,7 @@ from cometmq.spark.sources.losses import Losses
 _WHAT = "an offset of this stream"
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(StreamReader):
     """Plans micro-batches on the driver, and reads their parts in workers.
 
     Args:

@@ -23,16 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
+from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, StreamReader
 from cometmq.spark.errors import GoneError, SourceError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.topics import TopicReadOptions
@@ -64,7 +59,7 @@ logger = logging.getLogger(__name__)
 Limits = Mapping[QueueKey, Bounds]
 
 
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(StreamReader):
     """Plans micro-batches on the driver, and reads their parts in workers.
 
     Args:

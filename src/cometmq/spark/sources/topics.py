@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from cometmq.spark.brokers import connect
+from cometmq.spark.compat import spark_reader
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
@@ -51,11 +52,15 @@ class TopicSource(DataSource):
         plan = self._payload_plan(options)
         return TopicBatchReader(options, _columns(schema, plan), connect, plan)
 
-    def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(  # noqa: N802 - Spark's name
+        self, schema: StructType
+    ) -> DataSourceStreamReader:
         """Return what reads a stream."""
         options = parse_options(TopicReadOptions, self.options)
         plan = self._payload_plan(options)
-        return TopicStreamReader(options, _columns(schema, plan), connect, payload=plan)
+        return spark_reader(
+            TopicStreamReader(options, _columns(schema, plan), connect, payload=plan)
+        )
 
     def _payload_plan(self, options: TopicReadOptions) -> PayloadPlan | None:
         """Return the plan; Spark copies this object for each query, so they share a schema."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from cometmq.spark.compat import ReadAllAvailable, ReadMaxBytes
 from cometmq.spark.errors import BadRecordError, DataLossError, SourceError
 from cometmq.spark.schema import log_columns
 from cometmq.spark.sources.edges import without_start

@@ -1,0 +1,30 @@
+"""What the formats need of PySpark, and what only newer versions have."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cometmq.spark.errors import SourceError
+
+PYSPARK_OLDEST = (4, 1)
+"""The first one with Arrow writers of streams."""
+
+
+def check_version(version: str) -> None:
+    """Refuse a PySpark that is too old for the formats.
+
+    Raises:
+        SourceError: it is too old; the text says which one is needed.
+    """
+    found = tuple(int(part) for part in version.split(".")[:2])
+    if found < PYSPARK_OLDEST:
+        oldest = ".".join(map(str, PYSPARK_OLDEST))
+        raise SourceError(f"PySpark {version} is too old: cometmq's formats need {oldest} or newer")
+
+
+def passes_limits() -> bool:
+    """Whether Spark passes starts and limits to stream readers, and asks for their newest offset.
+
+    PySpark 4.2 and newer do.
+    """
+    return find_spec("pyspark.sql.streaming.datasource") is not None

@@ -1,6 +1,7 @@
 """Write a table to a topic: each row becomes a message, and rows of one key stay in order.
 
 A second run with the same ``jobId`` sends the same unique ids, so a reader can drop duplicates.
+So the ``jobId`` names these rows, and the rows of another day have another one.
 Run: ``python examples/spark/03_write_a_topic.py [name server] [topic]``.
 """
 
@@ -23,7 +24,7 @@ def main(name_server: str = "127.0.0.1:9876", topic: str = "prices") -> None:
         .mode("append")
         .option("nameServer", name_server)
         .option("topic", topic)
-        .option("jobId", "prices-of-monday")
+        .option("jobId", "prices-2026-11-28")
         .save()
     )
     reader = spark.read.format("rocketmq").option("nameServer", name_server)

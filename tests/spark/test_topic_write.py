@@ -176,6 +176,21 @@ def test_a_reader_can_drop_repetitions_by_their_keys(
     assert sorted(map(int, found)) == list(range(40))
 
 
+def test_a_write_that_is_repeated_with_other_partitions_needs_a_key_in_its_rows(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    """The sink tells equal rows of two partitions apart, and so knows rows by their partition."""
+    rows = [numbers(spark, 100, partitions=count) for count in (1, 2)]
+    for each in rows:
+        write(each, topic=topic, jobId="prices-2026-11-28")
+    made = messages_in(name_servers, topic, 200)
+    assert 100 < len(set(map(unique_key_of, made))) <= 200
+    for each in rows:
+        write(each.selectExpr("*", "upper(md5(body)) AS msg_id"), topic=topic)
+    keys = Counter(map(unique_key_of, messages_in(name_servers, topic, 400)))
+    assert len(keys - Counter(map(unique_key_of, made))) == 100
+
+
 def test_writes_without_a_job_are_different_ones(
     spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
 ) -> None:
@@ -371,6 +386,43 @@ def test_an_aggregation_writes_the_rows_that_changed_through_foreach_batch(
         assert writer.foreachBatch(write_batch).start().awaitTermination(ENDS_S)
     bodies = [message.body for message in messages_in(name_servers, topic, 3)]
     assert sorted(bodies) == [b"a=2", b"b=1", b"b=2"]
+
+
+@pytest.mark.parametrize("job", [None, "copies"])
+def test_writes_of_a_repeated_foreach_batch_have_the_keys_they_had_and_share_none(
+    stream: Stream,
+    make_topic: Callable[[], str],
+    name_servers: str,
+    write: Callable[..., None],
+    job: str | None,
+) -> None:
+    """The same rows go to one topic twice, and to another topic once."""
+    topics = [make_topic() for _ in range(2)]
+
+    def write_batch(batch: DataFrame, number: int) -> None:
+        rows = batch.withColumnRenamed("value", "body")
+        names = [job, job and f"{job}-again", job]
+        for name, topic in zip(names, [topics[0], *topics], strict=True):
+            write(rows, topic=topic, **({"jobId": name} if name else {}))
+
+    writer = stream.rows().writeStream.trigger(availableNow=True).foreachBatch(write_batch)
+    writer = writer.option("checkpointLocation", str(stream.checkpoint))
+    stream.add("0", ["a", "b"])
+    stream.add("1", ["a", "b"])
+    assert writer.start().awaitTermination(ENDS_S)
+    first = [
+        list(map(unique_key_of, messages_in(name_servers, *each)))
+        for each in zip(topics, (8, 4), strict=True)
+    ]
+    assert len({*first[0], *first[1]}) == 12, "batches, writes and topics share no key"
+    stream.forget_commit(1)
+    assert writer.start().awaitTermination(ENDS_S)
+    again = [
+        list(map(unique_key_of, messages_in(name_servers, *each)))
+        for each in zip(topics, (12, 6), strict=True)
+    ]
+    assert list(map(len, again)) == [12, 6], "the second batch was repeated"
+    assert list(map(set, again)) == list(map(set, first))
 
 
 def test_update_output_is_refused(stream: Stream, name_servers: str, topic: str) -> None:

@@ -27,9 +27,10 @@ class TopicWriteOptions(ConnectionOptions):
     the same unique ids."""
 
     job_id: str = option("", "jobId")
-    """Part of the unique ids, with partition and content, and with the batch for streams. Set
-    it if the same write may be started again and its duplicates must be found. The default is the
-    query's id, or a random id for a batch write."""
+    """Part of the unique ids, with batch, partition and content. Set it to the name of one set of
+    rows, such as ``prices-2026-11-28``, if the write may be repeated and its duplicates must be
+    found; never use a name again for other rows. In ``foreachBatch`` it names one of several
+    writes. The default is the query's id, or a random id outside of queries."""
 
     producer_group: str = option("spark-rocketmq-writer", "producerGroup")
     """The producer group."""

@@ -30,6 +30,9 @@ from cometmq.spark.sink.unique_ids import Origin
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
+EXECUTION_ID, ROOT_EXECUTION_ID = "spark.sql.execution.id", "spark.sql.execution.root.id"
+"""Spark numbers the executions of SQL in an application. In ``foreachBatch`` the root is the
+execution of the micro-batch."""
 QUERY_OPTIONS = ("checkpointlocation",)
 """Options of a stream that Spark passes to its sink, too."""
 
@@ -55,8 +58,17 @@ class TopicBatchWriter(DataSourceArrowWriter):
         self._job = self._options.job_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition; return when every row is acknowledged."""
-        return _write(self._options, iterator, job=self._job, batch=0)
+        """Write one partition; return when every row is acknowledged.
+
+        In ``foreachBatch`` the origin is the query and the micro-batch, so that the rows of a
+        repeated micro-batch have equal unique ids.
+        """
+        query, batch = _local(QUERY_ID), _local(BATCH_ID)
+        if query is None or batch is None:
+            return _write(self._options, iterator, job=self._job, batch=0)
+        name = self._options.job_id or _execution_number() or self._job
+        job = f"{query}, write {name} to {self._options.topic or 'the topics of its rows'}"
+        return _write(self._options, iterator, job=job, batch=int(batch))
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -73,8 +85,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of one batch; return when every row is acknowledged."""
-        job = self._options.job_id or _local(QUERY_ID)
-        return _write(self._options, iterator, job=job, batch=int(_local(BATCH_ID)))
+        job = self._options.job_id or _required(QUERY_ID)
+        return _write(self._options, iterator, job=job, batch=int(_required(BATCH_ID)))
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriteOptions:
@@ -100,8 +112,22 @@ def _task() -> TaskContext:
     return task
 
 
-def _local(name: str) -> str:
-    found = _task().getLocalProperty(name)
+def _local(name: str) -> str | None:
+    return _task().getLocalProperty(name)
+
+
+def _required(name: str) -> str:
+    found = _local(name)
     if found is None:
-        raise SourceError(f"Spark does not provide {name} here: set the option jobId")
-    return str(found)
+        raise SourceError(f"expected the property {name} of a stream's task, found none")
+    return found
+
+
+def _execution_number() -> str:
+    """Return the number of this write among the executions since its micro-batch began.
+
+    No two writes have the same number. A repeated micro-batch gives a write the same number if its
+    function runs the same actions, and no other query or thread runs an action meanwhile.
+    """
+    execution, root = _local(EXECUTION_ID), _local(ROOT_EXECUTION_ID)
+    return f"number {int(execution) - int(root)}" if execution and root else ""

@@ -156,7 +156,10 @@ async def test_an_iteration_of_the_event_loop_ends_a_few_connections(
 async def test_unfinished_first_frames_in_the_kernel_count_for_the_limit_of_all_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(buffer_budget, "SILENT_S", 0.0)
+    """Although none is old, and nothing is done later: thousands may come in a second."""
+    monkeypatch.setattr(buffer_budget, "UNREAD_S", 0.0)
+    monkeypatch.setattr(buffer_budget, "SILENT_S", LIMIT_S)
+    monkeypatch.setattr(buffer_budget, "PAUSE_S", LIMIT_S)
     server = RemotingServer(
         {ECHO: echo}, settings=RemotingSettings(connection_buffers_max=MIB), name="broker"
     )

@@ -178,6 +178,9 @@ async def test_connections_that_are_paused_again_leave_one_timer() -> None:
             timers.append(call)
             return call
 
+        def call_soon(self, call: Callable[[], None]) -> None:
+            call()
+
     found = BufferBudget(cast(asyncio.AbstractEventLoop, Timers()))
     found.bytes_max = MIB
     peers = [Greedy(found), Greedy(found)]

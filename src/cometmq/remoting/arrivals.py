@@ -54,7 +54,9 @@ class Arrival:
         self.socket = accepted
         self._address = address
         self._arrivals = owner
-        self._writing_paused = False
+        # It cannot be paused, and each of thousands announces much with a few bytes. So it counts
+        # as silent as soon as a peer that leaves responses unread.
+        self._writing_paused = True
         self.warn = owner.warn
         self.received_s = monotonic()
         """The time of the accept, then of the first bytes of the frame."""

@@ -6,7 +6,7 @@ hold more than the limit, these steps follow until they hold less:
 
 - Connections that have been silent for `SILENT_S` are closed, the longest silent one first. The
   server does not read from a peer that leaves responses unread, so this peer counts as silent after
-  `UNREAD_S`.
+  `UNREAD_S`. So does one whose first frame waits in the kernel (`Arrivals`).
 - A connection whose unfinished frame grows is not read for `PAUSE_S` at a time.
 - Connections whose bytes have not grown for `STUCK_S` are closed; if there are none, the one whose
   bytes have not grown for longest. A peer that sends single bytes is not silent, but the memory for
@@ -97,6 +97,9 @@ class BufferBudget:
             self._holders[wire] = size_bytes, since_s
         else:
             self._holders.pop(wire, None)
+            if wire in self._paused:  # it has ended, or holds nothing any more
+                del self._paused[wire]
+                self._loop.call_soon(wire.resume_frames)
         self.held_bytes += size_bytes - before
         if size_bytes > before and self.held_bytes > self.bytes_max:
             self._close_silent(wire)

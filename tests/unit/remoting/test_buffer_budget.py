@@ -114,3 +114,17 @@ async def test_a_few_bytes_of_a_frame_are_read_even_if_there_is_no_room() -> Non
     honest = Wired({ECHO: echo})
     honest.transport.send(asked(0)[:10])
     assert not honest.connection.is_paused
+
+
+async def test_a_paused_connection_that_ends_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this, connections that are paused and end fill the memory while there is no room."""
+    monkeypatch.setattr(module, "SILENT_S", 60.0)
+    peer, late = Wired({ECHO: echo}), Wired({ECHO: echo})
+    peer.transport.send(asked(64 * KIB)[: 8 * KIB])
+    budget().bytes_max = KIB
+    late.transport.send(asked(64 * KIB)[: 8 * KIB])
+    assert late.connection.is_paused
+    late.connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert not late.connection.is_paused
+    assert budget().held_bytes > KIB

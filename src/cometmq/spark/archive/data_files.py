@@ -30,7 +30,7 @@ from cometmq.spark.schema import log_columns
 COLUMNS = log_columns(properties=True, validate=False)
 """The columns of an archive."""
 NEW_FILE = "message"
-"""Our files begin with this word. Files that a table's tools rewrote have other names."""
+"""The names of our files begin with this word, unlike those of files that were rewritten."""
 Create = Callable[[str], AbstractContextManager[Any]]
 """Opens a new file of a table, by its name below the table's folder."""
 

@@ -22,7 +22,8 @@ IDENTITY = (
 )
 """Columns that identify a message."""
 FILES_MAX = 64
-"""Files of a topic that are read for the newest rows of its queues."""
+"""Limit on the files that are read: more than one are only needed for files without bounds, and for
+queues without recent messages."""
 _SCHEMA = arrow_schema(column._replace(nullable=True) for column in chosen(CORE, IDENTITY))
 
 
@@ -34,8 +35,10 @@ def newest_row_of_log(table: ArchiveTable, broker: str | None) -> dict[str, Any]
         broker: the broker's name, None for a log without a name.
     """
     found: dict[str, Any] | None = None
-    for file in sorted(table.files(), key=lambda file: _or_last(file.phy_max), reverse=True):
-        if found is not None and _or_last(file.phy_max) <= found["phy_offset"]:
+    files = table.files(broker=broker)
+    files.sort(key=lambda file: (_or_first(file.phy_max), _or_first(file.newest_ms)), reverse=True)
+    for file in files[:FILES_MAX]:
+        if found is not None and _or_first(file.phy_max) <= found["phy_offset"]:
             break
         rows = _rows(table, file)
         names = rows["broker_name"]
@@ -51,7 +54,7 @@ def newest_rows_of_queues(
 ) -> dict[QueueKey, dict[str, Any]]:
     """Return a row near the end of each queue of a topic, where its newest files have one."""
     found: dict[QueueKey, dict[str, Any]] = {}
-    files = sorted(table.files([topic]), key=lambda file: _or_last(file.newest_ms), reverse=True)
+    files = sorted(table.files([topic]), key=lambda file: _or_first(file.newest_ms), reverse=True)
     for file in files[:FILES_MAX]:
         if found.keys() >= set(queues):
             break
@@ -84,6 +87,6 @@ def _row_with_max(rows: pa.Table, name: str) -> dict[str, Any] | None:
     return dict(rows.slice(at, 1).to_pylist()[0])
 
 
-def _or_last(bound: int | None) -> int:
-    """Return a bound as a sort key: a file without one may have the newest row."""
-    return 1 << 63 if bound is None else bound
+def _or_first(bound: int | None) -> int:
+    """Return a bound as a sort key; files of older versions have none."""
+    return -1 if bound is None else bound

@@ -12,6 +12,7 @@ A commit that only meets the table's own maintenance is repeated.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ DELTA, ICEBERG = "delta", "iceberg"
 COMMITS_MAX = 5
 """Attempts to commit while the table's maintenance commits too."""
 _PARTITIONS = ["topic", "date"]
+_OUR_FILE = re.compile(rf"(.*/)?({NEW_FILE}-[0-9a-f]{{32}}|.*-[0-9]{{20}}-[0-9]{{20}})\.parquet")
+"""Files of this version and of the versions before, which have the column ``topic``."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class StoredFile(NamedTuple):
     has_topic: bool
     """Whether the column ``topic`` is in the file. Delta's tools leave out partition columns."""
     newest_ms: int | None
-    """The newest store time, at least; None where the table does not say."""
+    """About the newest store time; None where the table does not say."""
     phy_max: int | None
     """The highest physical offset, at least; None where the table does not say."""
     has_deletes: bool
@@ -109,8 +112,9 @@ class ArchiveTable(Protocol):
         topics: Collection[str] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
+        broker: str | None = None,
     ) -> list[StoredFile]:
-        """Return the files that can have rows of some topics and times; all by default."""
+        """Return the files that can have rows of some topics, times and broker; all by default."""
 
     def open(self, file: StoredFile) -> Any:
         """Open one of its files for reading by pyarrow."""
@@ -201,6 +205,7 @@ class DeltaTable:
         topics: Collection[str] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
+        broker: str | None = None,
     ) -> list[StoredFile]:
         """Return the files of this version."""
         deleted = self._files_with_deletes()
@@ -208,19 +213,21 @@ class DeltaTable:
         for row in pa.table(self._table.get_add_actions(flatten=True)).to_pylist():
             topic = row.get("partition.topic")
             first, last = row.get("min.store_timestamp"), row.get("max.store_timestamp")
-            if topics and topic is not None and topic not in topics:
-                continue
-            if since_ms is not None and last is not None and _ms(last) < since_ms:
-                continue
-            if until_ms is not None and first is not None and _ms(first) >= until_ms:
+            names = row.get("min.broker_name"), row.get("max.broker_name")
+            if (
+                (topics and topic is not None and topic not in topics)
+                or (since_ms is not None and last is not None and _ms(last) < since_ms)
+                or (until_ms is not None and first is not None and _ms(first) >= until_ms)
+                or (broker and None not in names and not names[0] <= broker <= names[1])
+            ):
                 continue
             name = unquote(row["path"])
             found.append(
                 StoredFile(
                     uri=f"{self.place}/{name}",
                     topic=topic,
-                    has_topic=topic is None or name.rpartition("/")[2].startswith(NEW_FILE),
-                    newest_ms=None if last is None else _ms(last) + 1,
+                    has_topic=topic is None or bool(_OUR_FILE.fullmatch(name)),
+                    newest_ms=row["modification_time"] if last is None else _ms(last) + 1,
                     phy_max=row.get("max.phy_offset"),
                     has_deletes=name.rpartition("/")[2] in deleted,
                 )
@@ -317,12 +324,15 @@ class IcebergTable:
         topics: Collection[str] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
+        broker: str | None = None,
     ) -> list[StoredFile]:
         """Return the files of the snapshot."""
         if self._snapshot is None:
             self._table.refresh()
         found = []
-        scan = self._table.scan(_row_filter(topics, since_ms, until_ms), snapshot_id=self._snapshot)
+        scan = self._table.scan(
+            _row_filter(topics, since_ms, until_ms, broker), snapshot_id=self._snapshot
+        )
         schema = scan.projection()
         for task in scan.plan_files():
             newest = _upper_bound(task.file, schema, "store_timestamp")
@@ -505,17 +515,24 @@ def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
     return "cometmq", {"uri": address, "warehouse": f"{folder}/_iceberg"}
 
 
-def _row_filter(topics: Collection[str], since_ms: int | None, until_ms: int | None) -> str:
+def _row_filter(
+    topics: Collection[str], since_ms: int | None, until_ms: int | None, broker: str | None
+) -> str:
     """Return a condition in the words of pyiceberg."""
     found = []
     if topics:
-        quoted = ("'" + topic.replace("'", "''") + "'" for topic in topics)
-        found.append(f"topic in ({', '.join(quoted)})")
+        found.append(f"topic in ({', '.join(map(_quoted, topics))})")
+    if broker:
+        found.append(f"broker_name = {_quoted(broker)}")
     if since_ms is not None:
         found.append(f"store_timestamp >= '{_iso(since_ms)}'")
     if until_ms is not None:
         found.append(f"store_timestamp < '{_iso(until_ms)}'")
     return " and ".join(found) or "true"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _upper_bound(file: Any, schema: Any, name: str) -> int | None:

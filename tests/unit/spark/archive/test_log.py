@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
@@ -547,6 +548,42 @@ def test_a_table_that_the_user_created_keeps_its_partitions(
     archive_log(None, other)
     assert bodies_of(other) == bodies(60)
     assert delta(other).metadata().partition_columns == ["date"]
+
+
+def test_a_table_of_an_older_version_continues(
+    store: MessageStore, clock: ManualClock, settings: ArchiveLogSettings
+) -> None:
+    """Its files lie by topic, one name in each folder, and have no bounds in the log."""
+    import deltalake
+    from deltalake.transaction import AddAction
+
+    fill(store, clock, 60)
+    made = replace(settings, to=settings.to + "-2", range_bytes=1 << 20)
+    end = archive_log(None, made).end
+    opened_table(settings)
+    actions = []
+    for file in delta(made).get_add_actions(flatten=True).to_struct_array().to_pylist():
+        topic, date = file["partition.topic"], str(file["partition.date"])
+        name = f"topic={quote(topic)}/date={date}/broker-a-{0:020d}-{end:020d}.parquet"
+        Path(settings.to, name).parent.mkdir(parents=True)
+        shutil.copy(Path(made.to, file["path"]), Path(settings.to, name))
+        partitions = {"topic": topic, "date": date}
+        actions.append(AddAction(name, file["size_bytes"], partitions, 7, True, "{}"))
+    transaction = deltalake.Transaction("cometmq.archived.broker-a", end)
+    table = delta(settings)
+    table.create_write_transaction(
+        actions, "append", table.schema(), ["topic", "date"],
+        commit_properties=deltalake.CommitProperties(app_transactions=[transaction]),
+    )  # fmt: skip
+    assert all(file.has_topic for file in opened_table(settings).files())
+    fill(store, clock, 30, start=60)
+    assert archive_log(None, settings).rows == 30
+    assert bodies_of(settings) == bodies(90)
+    maintain(settings)
+    store.close()
+    made_anew(settings, clock, 200)
+    with pytest.raises(PlaceError, match="is not the one that"):
+        archive_log(None, settings)
 
 
 DELETED = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"

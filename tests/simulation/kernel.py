@@ -12,6 +12,7 @@ import contextvars
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -275,7 +276,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- sockets --------------------------------------------------------------------------------
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
-        self.readers[fd] = PROCESS.get(), callback
+        self.readers[fd] = PROCESS.get(), partial(callback, *args)
 
     def remove_reader(self, fd: Any) -> bool:
         return self.readers.pop(fd, None) is not None

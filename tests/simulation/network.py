@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -53,8 +54,17 @@ class Accepted:
         self.link = link
 
     def fileno(self) -> int:
-        """Descriptors are never used up here."""
-        return 0
+        return self.link.number
+
+    def recv(self, size: int, flags: int) -> bytes:
+        """Look at what arrived first, and leave it there."""
+        assert flags == socket.MSG_PEEK
+        end = self.link.server
+        if self.link.is_cut or end.is_over:
+            return b""
+        if not end.arrived:
+            raise BlockingIOError
+        return (end.arrived[0] or b"")[:size]
 
     def setblocking(self, flag: bool) -> None:
         """It never blocks."""
@@ -82,7 +92,8 @@ class Pipe(asyncio.Transport):
         self.is_over = False
         self._closing = False
         self._paused = False
-        self._arrived: deque[bytes | None] = deque()
+        self.arrived: deque[bytes | None] = deque()
+        """What was not handed over yet; None is the end."""
         self._on_way = 0
         self._last_s = 0.0
 
@@ -140,12 +151,14 @@ class Pipe(asyncio.Transport):
     # --- receiving ------------------------------------------------------------------------------
 
     def arrive(self, data: bytes | None) -> None:
-        self._arrived.append(data)
+        self.arrived.append(data)
+        if self.protocol is None:
+            self.link.network.report(self.link.number)
         self._hand_over()
 
     def _hand_over(self) -> None:
-        while self._arrived and not self._paused and self.protocol is not None:
-            data = self._arrived.popleft()
+        while self.arrived and not self._paused and self.protocol is not None:
+            data = self.arrived.popleft()
             if self.is_over or self._closing:
                 return
             if data is None:
@@ -181,8 +194,12 @@ class Pipe(asyncio.Transport):
             return
         self.is_over = True
         self.link.network.links.discard(self.link)
-        if self.protocol is not None and not self.process.is_dead:
+        if self.process.is_dead:
+            return
+        if self.protocol is not None:
             self.protocol.connection_lost(problem)
+        else:
+            self.link.network.report(self.link.number)
 
 
 class Link:
@@ -190,7 +207,8 @@ class Link:
 
     def __init__(self, network: Network, client: Process, listener: Listener) -> None:
         self.network = network
-        self.client = Pipe(self, client, (client.ip, next(_numbers)))
+        self.number = next(_numbers)
+        self.client = Pipe(self, client, (client.ip, self.number))
         self.server = Pipe(self, listener.process, listener.getsockname())
         self.client.other, self.server.other = self.server, self.client
         self.port = listener.getsockname()[1]
@@ -201,7 +219,7 @@ class Link:
         loop = self.network.loop
         self.is_cut = True
         for end in (self.client, self.server):
-            end._arrived.clear()
+            end.arrived.clear()
             reset = ConnectionResetError("connection reset by the simulation")
             loop.call_later(self.network.delay_s(), end.lose, reset, context=end.process.context)
 
@@ -288,11 +306,15 @@ class Network:
 
     def _arrive(self, listener: Listener, link: Link) -> None:
         listener.waiting.append(link)
-        reader = self.loop.readers.get(listener.number)
+        if not self.report(listener.number):
+            link.cut()
+
+    def report(self, descriptor: int) -> bool:
+        """Call what watches a socket; return whether anything does."""
+        reader = self.loop.readers.get(descriptor)
         if reader is not None:
             reader[1]()
-        else:
-            link.cut()
+        return reader is not None
 
     def accepted(self, factory: Callable[[], Any], accepted: Accepted) -> Any:
         protocol = factory()

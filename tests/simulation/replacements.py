@@ -21,8 +21,9 @@ import cometmq.controller
 import cometmq.namesrv
 from cometmq.broker import opening
 from cometmq.broker.durability import feature as durability
-from cometmq.remoting import listener, wire
+from cometmq.remoting import arrivals, listener, wire
 from cometmq.store import MessageStore, StoreSettings
+from cometmq.system.platforms import posix
 from simulation.kernel import EPOCH_MS, PROCESS, SimulatedLoop
 from simulation.machines import SimulatedCommit
 
@@ -37,6 +38,7 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
         patch.setattr(opening, "MessageStore", _store)
         patch.setattr(listener, "listening_socket", _listen)
         patch.setattr(wire, "write_batch_of", _write_batch)
+        patch.setattr(arrivals, "SYSTEM", posix)  # the loop reports each socket by itself
         for clock_user, name, replacement in _CLOCKS:
             patch.setattr(clock_user, name, replacement)
         # `token_hex` calls it, too. Names of broker sets are in errors, and so in histories.

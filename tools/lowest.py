@@ -60,6 +60,8 @@ USED_BY = {
     "users": ("tests/unit/access/users/test_accounts.py",),
     "otlp": ("tests/unit/metrics/test_push.py",),
     "spark": ("tests/unit/spark",),
+    "spark-provided": ("tests/unit/spark",),
+    "payloads": ("tests/unit/spark/payloads",),
     "iceberg": ("tests/unit/spark/archive",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),

@@ -62,6 +62,23 @@ PATIENT_CONNECT = "-Dcom.rocketmq.remoting.client.connect.timeout=60000"
 """Java's clients give up a connection after 3 s, which a busy machine may need for their JVM."""
 
 
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cometmq.tests</groupId>
+  <artifactId>jars</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>{group}</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+"""Names one artifact, whose dependencies Maven finds."""
+
+
 class ToolchainError(Exception):
     """A tool could not be installed; the text carries the end of its own output."""
 
@@ -116,6 +133,39 @@ def _maven_jars(profile: str, definition: str, version: str) -> str:
                 ]
             )  # fmt: skip
     return f"{folder}/*"
+
+
+def spark_jars(coordinates: str) -> list[Path]:
+    """The jars of a table format or connector of Spark, without what Spark has itself.
+
+    Args:
+        coordinates: as ``spark.jars.packages`` takes them, ``group:artifact:version``.
+    """
+    group, artifact, version = coordinates.split(":")
+    folder = CACHE / f"{artifact}-{version}"
+    with _built_once(folder) as build:
+        if build:
+            pom = build / "pom.xml"
+            pom.write_text(_POM.format(group=group, artifact=artifact, version=version))
+            _run(
+                [
+                    command("mvn"), "-q", "-B", "-f", str(pom),
+                    f"{DEPENDENCY_PLUGIN}:copy-dependencies",
+                    f"-DoutputDirectory={build}", "-DincludeScope=runtime",
+                    f"-DincludeGroupIds={group},io.unitycatalog",
+                ]
+            )  # fmt: skip
+    return sorted(folder.glob("*.jar"))
+
+
+def pyspark(version: str) -> Path:
+    """A folder for ``PYTHONPATH`` with this version of PySpark and Py4J."""
+    folder = CACHE / f"pyspark-{version}"
+    with _built_once(folder) as build:
+        if build:
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
+            _run([*pip, "--target", str(build), f"pyspark=={version}"])
+    return folder
 
 
 def java_classes(program: str, jars: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import AdminClient, Producer
+from cometmq.spark.compat import passes_limits
 from support.checks.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -101,13 +102,22 @@ class Stream:
         return sink.start() if failing else sink.start(str(self.out))
 
     def once(self, **options: Any) -> Any:
-        """Run the query until all there is now was read; gives the ended query."""
-        query = self.begin(now=True, **options)
-        try:
-            assert query.awaitTermination(ENDS_S), "the query does not end"
-        finally:
-            query.stop()
-        return query
+        """Run the query until all there is now was read; gives the ended query.
+
+        On PySpark 4.1 each run has one batch, so runs are repeated until one has none.
+        """
+        while True:
+            done = self._batches_done()
+            query = self.begin(now=True, **options)
+            try:
+                assert query.awaitTermination(ENDS_S), "the query does not end"
+            finally:
+                query.stop()
+            if passes_limits() or self._batches_done() == done:
+                return query
+
+    def _batches_done(self) -> int:
+        return len(list((self.checkpoint / "commits").glob("[0-9]*")))
 
     def found(self) -> list[Row]:
         """What arrived at the sink."""

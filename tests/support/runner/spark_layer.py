@@ -12,7 +12,7 @@ from pathlib import Path
 TESTS = (
     "tests/unit/spark",
     "tests/unit/docs/test_spark_pages.py",
-    "tests/unit/docs/test_spark_versions.py",
+    "tests/unit/support/spark/test_spark_versions.py",
     "tests/golden/test_spark_logs.py",
 )
 JAVA_OLDEST = 17

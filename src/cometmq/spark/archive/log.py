@@ -101,6 +101,14 @@ class ArchiveResult:
     lost: tuple[Any, ...] = ()
     """Ranges that were deleted before they were archived."""
 
+    @classmethod
+    def of(
+        cls, files: Sequence[DataFile], start: Any, end: Any, lost: tuple[Any, ...]
+    ) -> ArchiveResult:
+        """Return the result of a run that wrote these files."""
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        return cls(rows, len(files), size, start, end, lost)
+
 
 @dataclass(frozen=True)
 class _RangeJob:
@@ -145,7 +153,7 @@ def archive_log(
     if lost := tuple(missing(place, start, max(start, end))):
         _report_lost(place, lost, settings)
     if table is None or dry_run:
-        return ArchiveResult(0, 0, 0, start, end, lost)
+        return ArchiveResult.of([], start, end, lost)
     least = min(_RANGES_PER_CORE * cores_of(spark), max(1, (end - start) // _RANGE_BYTES_MIN))
     parts = plan(place, start, end, settings.range_bytes, least=least)
     files: list[DataFile] = []
@@ -156,14 +164,7 @@ def archive_log(
         at = wave[-1].end
         files += new
         log.info("archived rows=%d to=%d of=%d", sum(file.rows for file in new), at, end)
-    return ArchiveResult(
-        sum(file.rows for file in files),
-        len(files),
-        sum(file.bytes for file in files),
-        start,
-        start if at is None else at,
-        lost,
-    )
+    return ArchiveResult.of(files, start, start if at is None else at, lost)
 
 
 def archived_to(table: TableSettings, broker_name: str = "") -> int | None:

@@ -46,10 +46,10 @@ def run(spark: Any, work: Callable[[Task], Answer], tasks: Sequence[Task]) -> li
 
 
 def _worked(work: Callable[[Task], Answer], task: Task) -> Answer:
-    """Work in a Python worker of Spark.
+    """Do the work of a task in a Python worker of Spark.
 
-    A worker collects garbage after every task, which with all that was imported takes as long as a
-    short task; so what is there after the first one is left out of that for good.
+    A worker collects garbage after every task. With all imported modules that takes as long as a
+    short task, so objects that exist after the first task are never looked at again.
     """
     answer = work(task)
     if not gc.get_freeze_count():
@@ -70,7 +70,7 @@ def cores_of(spark: Any) -> int:
 def _run_connected(
     spark: Any, work: Callable[[Task], Answer], tasks: Sequence[Task], cause: Exception
 ) -> list[Answer]:
-    """The same through a data frame, which needs pandas."""
+    """Run the tasks through a data frame, which needs pandas."""
     given = list(tasks)
 
     def answer(batches: Iterator[Any]) -> Iterator[Any]:

@@ -100,14 +100,8 @@ def archive_topics(
     lost = check_queues(table, settings, positions, connect)
     written: list[DataFile] = []
     _stream(spark, settings, checkpoint, written)
-    return ArchiveResult(
-        sum(file.rows for file in written),
-        len(written),
-        sum(file.bytes for file in written),
-        to_json(positions),
-        to_json(checkpoint.positions(table, settings)),
-        lost,
-    )
+    end = checkpoint.positions(table, settings)
+    return ArchiveResult.of(written, to_json(positions), to_json(end), lost)
 
 
 class Checkpoint:
@@ -137,15 +131,13 @@ class Checkpoint:
         """
         query = self.query()
         batch = None if query is None else table.committed(application_of(query))
-        planned, done = self._newest("offsets"), self._newest("commits")
-        if not (-1 if done is None else done) <= (-1 if batch is None else batch) or (
-            batch is not None and (planned is None or batch > planned)
-        ):
+        done, planned = self._newest("commits"), self._newest("offsets")
+        if not done <= (-1 if batch is None else batch) <= planned:
             raise ConfigError(
-                f"{table.place} has batch {batch} of query {query}, expected {done} or {planned},"
-                f" as in its checkpoint at {self.place}: one of them was restored from a copy or"
-                " belongs to another; use the right one, or a new checkpoint with startingOffsets"
-                " among the options"
+                f"{table.place} has batch {batch} of query {query}, expected {done} to {planned} as"
+                f" in its checkpoint at {self.place}, -1 for none: one of them was restored from a"
+                " copy or belongs to another; use the right one, or a new checkpoint with"
+                " startingOffsets among the options"
             )
         found = {} if batch is None else self._offsets(batch)
         known = {key.topic for key in found}
@@ -165,10 +157,10 @@ class Checkpoint:
             raise PlaceError(f"{self.place}/{name}: met {lines[:1]}, expected v1 and two lines")
         return from_json(without_start(json.loads(lines[2])), name)
 
-    def _newest(self, folder: str) -> int | None:
+    def _newest(self, folder: str) -> int:
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
         names = (info.base_name for info in self._filesystem.get_file_info(selector))
-        return max((int(name) for name in names if name.isdigit()), default=None)
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def _read(self, name: str) -> str | None:
         try:

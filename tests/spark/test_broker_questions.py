@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cometmq.client._connection.instance import ClientCore
+from cometmq.client.library import ClientConnection
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -66,8 +66,8 @@ async def asked() -> AsyncIterator[Asked]:
     for peer in (names, *brokers.values()):
         await peer.start()
     settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=1_000)
-    async with ClientCore(settings=settings) as instance:
-        found = Asked(Metadata(instance), names, brokers)
+    async with ClientConnection(settings=settings) as connection:
+        found = Asked(Metadata(connection), names, brokers)
         found.serve(*brokers)
         yield found
     for peer in (names, *brokers.values()):

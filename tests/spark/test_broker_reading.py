@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._connection.instance import ClientCore
 from cometmq.client.filters import Filter
+from cometmq.client.library import ClientConnection
 from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.pull import PullMessageResponse
@@ -51,12 +51,12 @@ def wanted(start: int, end: int, **more: object) -> Read:
 class Reader:
     """Reads in the loop of the test."""
 
-    instance: ClientCore
+    connection: ClientConnection
     broker: QueueBroker
     names: QueueNameServer
 
     async def read(self, read: Read) -> list[bytes]:
-        pump = RangePump(self.instance, read, pieces := queue.SimpleQueue())
+        pump = RangePump(self.connection, read, pieces := queue.SimpleQueue())
         await asyncio.wait([pump.start()])
         return drained(pieces)
 
@@ -90,8 +90,8 @@ async def running(*brokers: QueueBroker, **more: Any) -> AsyncIterator[Reader]:
     names.serve({"a": {number: broker.address for number, broker in enumerate(brokers)}})
     settings = ClientSettings(name_servers=names.address, http_domain="", **more)
     try:
-        async with ClientCore(settings=settings) as instance:
-            yield Reader(instance, brokers[0], names)
+        async with ClientConnection(settings=settings) as connection:
+            yield Reader(connection, brokers[0], names)
     finally:
         for peer in (names, *brokers):
             await peer.stop()
@@ -232,7 +232,7 @@ async def test_fewer_large_answers_are_under_way(
     await reader.broker.until(lambda: len(reader.broker.pulls) >= 2)
     reader.broker.holds = True
     await reader.broker.until(lambda: len(reader.broker.held) >= 4)
-    await reader.instance.brokers.max_offset(reader.broker.address, queue_of(KEY))
+    await reader.connection.max_offset(reader.broker.address, queue_of(KEY))
     assert reader.broker.waiting_max == 4
     reader.broker.let_go()
     assert await reading_ == list(range(60))
@@ -245,7 +245,7 @@ async def test_pulling_stops_while_nobody_takes_what_came(
     monkeypatch.setattr(reading, "AHEAD_BYTES", 20_000)
     reader.broker.put(0, 5_000)
     pieces: reading.Pieces = queue.SimpleQueue()
-    pump = RangePump(reader.instance, wanted(0, 5_000), pieces)
+    pump = RangePump(reader.connection, wanted(0, 5_000), pieces)
     task = pump.start()
     async with asyncio.timeout(60):
         while not pump.is_full:
@@ -278,7 +278,7 @@ async def test_the_deadline_does_not_count_the_wait_for_a_slow_reader(
     reader.broker.put(0, 2_000)
     pieces: reading.Pieces = queue.SimpleQueue()
     clock = ManualClock()
-    pump = RangePump(reader.instance, wanted(0, 2_000), pieces, clock)
+    pump = RangePump(reader.connection, wanted(0, 2_000), pieces, clock)
     task = pump.start()
     async with asyncio.timeout(60):
         while not pump.is_full:
@@ -303,7 +303,7 @@ async def test_a_reader_that_is_given_up_leaves_nothing_under_way(reader: Reader
     reader.broker.put(0, 1_000)
     reader.broker.holds = True
     pieces: reading.Pieces = queue.SimpleQueue()
-    task = RangePump(reader.instance, wanted(0, 1_000), pieces).start()
+    task = RangePump(reader.connection, wanted(0, 1_000), pieces).start()
     await reader.broker.until(lambda: len(reader.broker.held) == 1)
     task.cancel()
     await asyncio.wait([task])
@@ -328,7 +328,7 @@ async def test_what_came_before_the_loss_is_handed_over(reader: Reader) -> None:
     reader.broker.limit = 20
     reader.broker.holds = True
     pieces: reading.Pieces = queue.SimpleQueue()
-    task = RangePump(reader.instance, wanted(0, 100), pieces).start()
+    task = RangePump(reader.connection, wanted(0, 100), pieces).start()
     await reader.broker.until(lambda: len(reader.broker.held) == 1)
     reader.broker.let_go()
     reader.broker.expire(0, 60)
@@ -533,7 +533,7 @@ async def test_a_connection_over_which_nothing_comes_is_given_up(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is in between may have forgotten it."""
-    monkeypatch.setattr(pulls, "ANSWER_S", 1.1)
+    monkeypatch.setattr(pulls, "PULL_S", 1.1)
     reader.broker.put(0, 500)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
@@ -541,7 +541,7 @@ async def test_a_connection_over_which_nothing_comes_is_given_up(
     reader.broker.let_go()
     silent: deque[Response | Act | None] = deque([Act.STAY_SILENT] * reading.PULLS_MAX)
     reader.broker.script_of[PULL] = silent
-    used = reader.instance.remoting.ready(reader.broker.address)
+    used = reader.connection._core.remoting.ready(reader.broker.address)
     await reader.broker.until(lambda: len(silent) < reading.PULLS_MAX)
     silent.extend([None] * 20)
     assert await reading_ == list(range(500))

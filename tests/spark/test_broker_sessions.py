@@ -248,10 +248,10 @@ def test_an_idle_session_closes_its_connections_and_opens_them_again(
     session = BrokerSession(options(name_servers), idle_s=0.2)
     try:
         session.queues([topic])
-        before = session.instance
+        before = session.connection
         wait_until(lambda: before.closed, "the idle client is closed")
         assert len(session.queues([topic])) == 4
-        assert session.instance is not before
+        assert session.connection is not before
     finally:
         session.close()
 
@@ -263,13 +263,13 @@ def test_a_session_in_use_is_not_idle(name_servers: str, topic: str) -> None:
         key = session.queues([topic])[0]
         pieces = session.read(QueueRange(key, 0, 1_500))
         next(pieces)
-        instance = session.instance
+        connection = session.connection
         other = BrokerSession(options(name_servers), idle_s=0.05)
-        unused = other.instance
+        unused = other.connection
         wait_until(lambda: unused.closed, "the unused client is closed")
-        assert not instance.closed
+        assert not connection.closed
         assert sum(1 for _ in pieces) >= 1
-        wait_until(lambda: instance.closed, "the client is closed once it is idle")
+        wait_until(lambda: connection.closed, "the client is closed once it is idle")
     finally:
         session.close()
         other.close()

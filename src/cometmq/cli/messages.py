@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cometmq.cli.lines import line_of
 from cometmq.client import Filter, Message, Producer, PullConsumer
-from cometmq.client._connection.name_servers import parse_addresses
+from cometmq.client.library import parse_addresses
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError
 

@@ -9,7 +9,7 @@ from cometmq.cli.messages import measured_sends, test_message
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client import Message, Producer
-from cometmq.client._connection.routes import route_from
+from cometmq.client.library import route_from
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms

@@ -12,8 +12,8 @@ import msgspec
 from cometmq.cli.admin.arguments import settings_in
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
-from cometmq.client._connection.routes import route_from
 from cometmq.client.allocation import Averagely
+from cometmq.client.library import route_from
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
-from cometmq.client._connection.instance import ClientCore
 from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
+from cometmq.client.library import ClientConnection
 from cometmq.client.settings import ClientSettings
 
 IDLE_S: Final = 120.0
@@ -41,7 +41,7 @@ class Life:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._portal: Portal | None = None
-        self._instance: ClientCore | None = None
+        self._connection: ClientConnection | None = None
         self._users = 0
         self._used_s = monotonic()
         self._closing: set[asyncio.Task[None]] = set()
@@ -49,10 +49,10 @@ class Life:
     @property
     def is_open(self) -> bool:
         """Whether there is a client now."""
-        return self._process == os.getpid() and self._instance is not None
+        return self._process == os.getpid() and self._connection is not None
 
     @contextmanager
-    def use(self) -> Iterator[tuple[Portal, ClientCore]]:
+    def use(self) -> Iterator[tuple[Portal, ClientConnection]]:
         """Give the portal and a running client, which stays open within ``with``.
 
         Raises:
@@ -76,47 +76,47 @@ class Life:
             return
         with self._lock:
             portal, self._portal = self._portal, None
-            instance, self._instance = self._instance, None
+            connection, self._connection = self._connection, None
         if portal is None:
             return
         try:
-            if instance is not None:
-                portal.run(instance.close(), CLOSE_S)
+            if connection is not None:
+                portal.run(connection.close(), CLOSE_S)
         finally:
             release_portal(portal)
 
-    def _open(self) -> tuple[Portal, ClientCore]:
+    def _open(self) -> tuple[Portal, ClientConnection]:
         if self._portal is None:
             self._portal = acquire_portal()
-        if self._instance is None:
-            self._instance = self._portal.run(self._started(self._settings()))
+        if self._connection is None:
+            self._connection = self._portal.run(self._started(self._settings()))
             self._used_s = monotonic()
-        return self._portal, self._instance
+        return self._portal, self._connection
 
-    async def _started(self, settings: ClientSettings) -> ClientCore:
-        instance = ClientCore(settings=settings)
-        await instance.start()
-        self._look_after(instance, self._idle_s)
-        return instance
+    async def _started(self, settings: ClientSettings) -> ClientConnection:
+        connection = ClientConnection(settings=settings)
+        await connection.start()
+        self._look_after(connection, self._idle_s)
+        return connection
 
-    def _look_after(self, instance: ClientCore, delay_s: float) -> None:
-        asyncio.get_running_loop().call_later(delay_s, self._look, instance)
+    def _look_after(self, connection: ClientConnection, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._look, connection)
 
-    def _look(self, instance: ClientCore) -> None:
+    def _look(self, connection: ClientConnection) -> None:
         """Close the client if nobody has used it; runs in the loop, which must not wait."""
         if not self._lock.acquire(blocking=False):
-            self._look_after(instance, self._idle_s / 4)
+            self._look_after(connection, self._idle_s / 4)
             return
         try:
-            if self._instance is not instance:
+            if self._connection is not connection:
                 return
             left_s = self._used_s + self._idle_s - monotonic()
             if self._users or left_s > 0:
-                self._look_after(instance, max(left_s, self._idle_s / 4))
+                self._look_after(connection, max(left_s, self._idle_s / 4))
                 return
-            self._instance = None
+            self._connection = None
         finally:
             self._lock.release()
-        task = asyncio.get_running_loop().create_task(instance.close(), name="close idle client")
+        task = asyncio.get_running_loop().create_task(connection.close(), name="close idle client")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

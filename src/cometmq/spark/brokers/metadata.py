@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cometmq.client._connection.instance import ClientCore
-from cometmq.client._connection.routes import LOGICAL_PREFIX
-from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.filters import Filter
+from cometmq.client.library import LOGICAL_PREFIX, ClientConnection, Pull
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies.common import TopicList
@@ -22,7 +20,6 @@ from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
-from cometmq.remoting import check
 from cometmq.spark.brokers.patience import AwayError, is_passing
 from cometmq.spark.brokers.placing import (
     Placed,
@@ -45,19 +42,17 @@ class Metadata:
     refused.
 
     Args:
-        instance: of the client.
+        connection: to the servers.
     """
 
-    def __init__(self, instance: ClientCore) -> None:
-        self._instance = instance
-        self._brokers = instance.brokers
-        self.places = Places(instance)
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self.places = Places(connection)
 
     async def topics(self) -> list[str]:
         """Give the names of all topics, sorted."""
-        timeout = self._instance.settings.call_timeout_ms / 1000
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        answer = check(await self._instance.name_servers.call(code, timeout=timeout))
+        answer = await self._connection.call_name_server(code)
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def queues(self, topics: Iterable[str]) -> dict[str, list[QueueKey] | None]:
@@ -151,9 +146,7 @@ class Metadata:
         pull = Pull(group, queue_of(key), Filter(), max_messages=1)
 
         async def ask(address: str) -> int | None:
-            result = await pull_once(
-                self._brokers, address, pull, QueueOffset(offset), timeout=PULL_S
-            )
+            result = await self._connection.pull(address, pull, QueueOffset(offset), timeout=PULL_S)
             message = next(iter(result.messages), None)
             return message.store_time_ms if message and message.queue_offset == offset else None
 
@@ -194,19 +187,19 @@ class Metadata:
         async def store(key: QueueKey) -> None:
             address, offset = placed.addresses[key][0], QueueOffset(offsets[key])
             try:
-                await self._brokers.commit(address, group, queue_of(key), offset)
+                await self._connection.commit(address, group, queue_of(key), offset)
             except ResponseError as error:
                 if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                     raise
                 await self._introduce(address, group, key)
-                await self._brokers.commit(address, group, queue_of(key), offset)
+                await self._connection.commit(address, group, queue_of(key), offset)
 
         await ask_each(list(placed.addresses), store)
 
     async def _introduce(self, address: str, group: str, key: QueueKey) -> None:
         """Let a broker that makes groups by itself make this one: it does when they pull."""
         pull = Pull(group, queue_of(key), Filter(), max_messages=1)
-        await pull_once(self._brokers, address, pull, QueueOffset(0), timeout=PULL_S)
+        await self._connection.pull(address, pull, QueueOffset(0), timeout=PULL_S)
 
     async def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""
@@ -217,7 +210,7 @@ class Metadata:
 
     async def offset_tables(self, address: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""
-        answer = await self._brokers.call(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        answer = await self._connection.call_broker(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         table = ConsumerOffsetSerializeWrapper.decode(answer.body).offset_table
         found = {}
         for name, queues in table.items():
@@ -239,7 +232,7 @@ class Metadata:
 
     async def _committed(self, placed: Placed, group: str, key: QueueKey) -> int | None:
         async def ask(address: str) -> int | None:
-            return await self._brokers.committed(
+            return await self._connection.committed(
                 address, group, queue_of(key), zero_if_unknown=False
             )
 
@@ -254,7 +247,7 @@ class Metadata:
             header = GetTopicStatsInfoRequest(topic=topic)
             code = RequestCode.GET_TOPIC_STATS_INFO
             try:
-                answer = await self._brokers.call(address, code, header)
+                answer = await self._connection.call_broker(address, code, header)
             except ResponseError as error:
                 if error.code == ResponseCode.TOPIC_NOT_EXIST:
                     return address, None
@@ -270,8 +263,8 @@ class Metadata:
 
     async def _bounds_of(self, placed: Placed, key: QueueKey) -> Bounds:
         async def ask(address: str) -> Bounds:
-            lowest = await self._brokers.min_offset(address, queue_of(key))
-            highest = await self._brokers.max_offset(address, queue_of(key))
+            lowest = await self._connection.min_offset(address, queue_of(key))
+            highest = await self._connection.max_offset(address, queue_of(key))
             return Bounds(lowest, highest, address == placed.master(key))
 
         return await ask_one_of(placed.addresses[key], ask)
@@ -280,7 +273,7 @@ class Metadata:
         return await ask_master(
             placed,
             key,
-            lambda address: first_at_or_after(self._brokers, address, queue_of(key), time_ms),
+            lambda address: first_at_or_after(self._connection, address, queue_of(key), time_ms),
         )
 
 

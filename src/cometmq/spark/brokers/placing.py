@@ -14,14 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cometmq.client._connection.instance import ClientCore
-from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID, Route
 from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.library import LOGICAL_PREFIX, MASTER_ID, ClientConnection, Route
 from cometmq.model.errors import RemotingError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.route import ClusterInfo
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import check
 from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.offsets import QueueKey
 
@@ -57,11 +55,11 @@ class Places:
     """Finds the brokers of queues; asks the name server each time, for routes change.
 
     Args:
-        instance: of the client.
+        connection: to the servers.
     """
 
-    def __init__(self, instance: ClientCore) -> None:
-        self._instance = instance
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
 
     async def route(self, topic: str) -> Route | None:
         """Give the topic's route as the name server tells it now, None if there is no such topic.
@@ -69,10 +67,8 @@ class Places:
         Raises:
             RemotingError: no name server answered.
         """
-        routes = self._instance.routes
-        routes.forget(topic)
         try:
-            return await routes.find(topic)
+            return await self._connection.route(topic)
         except TopicNotFoundError:
             return None
 
@@ -115,10 +111,8 @@ class Places:
         Raises:
             RemotingError: no name server answered.
         """
-        timeout = self._instance.settings.call_timeout_ms / 1000
-        names = self._instance.name_servers
-        answer = await names.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=timeout)
-        return ClusterInfo.decode(check(answer).body)
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        return ClusterInfo.decode((await self._connection.call_name_server(code)).body)
 
     async def _why_gone(
         self, missing: list[QueueKey], routes: dict[str, Route | None]

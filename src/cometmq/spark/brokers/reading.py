@@ -28,10 +28,9 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
-from cometmq.client._connection.instance import ClientCore
-from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
+from cometmq.client.library import LOGICAL_PREFIX, MASTER_ID, ClientConnection
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
@@ -40,7 +39,7 @@ from cometmq.protocol.record import QUEUE_OFFSET_AT
 from cometmq.protocol.subscription import ALL_TAGS
 from cometmq.spark.brokers.patience import AwayError, is_passing
 from cometmq.spark.brokers.placing import Places
-from cometmq.spark.brokers.pulls import Pulls, Read
+from cometmq.spark.brokers.pulls import Read, pulls_of
 from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
 from cometmq.system.clock import Clock
@@ -96,10 +95,10 @@ class _Asked:
     answer: asyncio.Future[Command]
 
 
-def read_range(portal: Portal, instance: ClientCore, read: Read) -> Iterator[bytes]:
+def read_range(portal: Portal, connection: ClientConnection, read: Read) -> Iterator[bytes]:
     """Give the records of a range; see `BrokerSession.read`."""
     pieces: Pieces = queue.SimpleQueue()
-    pump = RangePump(instance, read, pieces)
+    pump = RangePump(connection, read, pieces)
     task = portal.call(pump.start)
     try:
         while (piece := _next(pieces, read)) is not None:
@@ -124,23 +123,23 @@ class RangePump:
     """Pulls one range, in the loop.
 
     Args:
-        instance: of the client.
+        connection: to the servers.
         read: what to read.
         pieces: gets the records; at the end None, or the error that ended it.
         clock: measures how long the broker did not respond.
     """
 
     def __init__(
-        self, instance: ClientCore, read: Read, pieces: Pieces, clock: Clock | None = None
+        self, connection: ClientConnection, read: Read, pieces: Pieces, clock: Clock | None = None
     ) -> None:
         self._clock = clock or Clock()
-        self._instance = instance
+        self._connection = connection
         self._read = read
         self._wanted = read.range
         self._guesses = read.filter.expression == ALL_TAGS
         self._is_static = read.range.key.broker.startswith(LOGICAL_PREFIX)
         self._pieces = pieces
-        self._pulls = Pulls(instance, read)
+        self._pulls = pulls_of(connection, read)
         self._position = read.range.start
         self._window: deque[_Asked] = deque()
         self._step: int | None = None
@@ -247,7 +246,7 @@ class RangePump:
 
     async def _find(self) -> None:
         """Learn who has the queue now."""
-        placed = await Places(self._instance).place([self._wanted.key])
+        placed = await Places(self._connection).place([self._wanted.key])
         if placed.gone:
             raise GoneError(f"{self._wanted}: no longer readable: {placed.gone[self._wanted.key]}")
         self._addresses = placed.addresses[self._wanted.key]
@@ -292,7 +291,7 @@ class RangePump:
             count = self._step or self._read.batch_size
             if self._guesses:
                 count = min(count, self._wanted.end - start)
-            answer = self._pulls.ask(self._addresses[0], start, count, holds=waits)
+            answer = self._pulls.request(self._addresses[0], start, count, holds=waits)
             address = self._addresses[0]
             self._window.append(_Asked(start, count, address, self._step is None, answer))
             start += count
@@ -349,8 +348,8 @@ class RangePump:
             self._ask_master(f"a replica, {asked.address}, has no message at {self._position}")
             return False
         oldest = answer.header(PullMessageResponse).min_offset
-        unfiltered = Pulls(self._instance, replace(self._read, filter=Filter()))
-        first = await unfiltered.ask(asked.address, oldest, 1, holds=False)
+        unfiltered = pulls_of(self._connection, replace(self._read, filter=Filter()))
+        first = await unfiltered.request(asked.address, oldest, 1, holds=False)
         if first.code not in _ANSWERS:
             raise ResponseError(first.code, first.remark or "")
         if first.code == ResponseCode.SUCCESS:

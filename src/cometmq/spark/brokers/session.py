@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn, TypeVar
 
-from cometmq.client._connection.instance import ClientCore
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
+from cometmq.client.library import ClientConnection
 from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.spark.brokers.life import IDLE_S, Life
 from cometmq.spark.brokers.metadata import Metadata
@@ -55,13 +55,13 @@ class BrokerSession:
         raise TypeError("a session has connections and cannot be pickled: send its options instead")
 
     @property
-    def instance(self) -> ClientCore:
-        """The client, for `run`; ask for it anew each time, since an idle one is closed."""
-        with self._life.use() as (_, instance):
-            return instance
+    def connection(self) -> ClientConnection:
+        """The connection for `run`; get it anew each time, since an idle one is closed."""
+        with self._life.use() as (_, connection):
+            return connection
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine in the loop of `instance` and give its result.
+        """Run a coroutine in the loop of `connection` and give its result.
 
         Args:
             work: the coroutine.
@@ -73,8 +73,8 @@ class BrokerSession:
         with self._life.use() as (portal, _):
             return portal.run(work, timeout)
 
-    def use(self) -> AbstractContextManager[tuple[Portal, ClientCore]]:
-        """Give the loop and the client, which stays open within ``with``, for work in many calls.
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
+        """Give the loop and the connection, which stays open within ``with``, for many calls.
 
         Raises:
             OptionError: a secret cannot be looked up here.
@@ -265,17 +265,17 @@ class BrokerSession:
             UnreachableError: no broker that has the queue answered in time.
             GoneError: the queue is no longer readable.
         """
-        with self._life.use() as (portal, instance):
+        with self._life.use() as (portal, connection):
             read = Read(
                 wanted, filter or Filter(), batch_size, timeout_ms / 1000, group, skip_expired
             )
-            yield from read_range(portal, instance, read)
+            yield from read_range(portal, connection, read)
 
     # --- asking -------------------------------------------------------------------------------
 
     def _ask(self, what: str, ask: Callable[[Metadata], Coroutine[Any, Any, T]]) -> T:
-        with self._life.use() as (portal, instance):
-            metadata = Metadata(instance)
+        with self._life.use() as (portal, connection):
+            metadata = Metadata(connection)
             return portal.run(self._patience.ask(what, lambda: ask(metadata)))
 
     def _ask_of(

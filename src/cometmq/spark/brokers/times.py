@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cometmq.client._connection.broker_calls import BrokerCalls
-from cometmq.client._consuming.pulls import Pull, PullResult, pull_once
 from cometmq.client.filters import Filter
+from cometmq.client.library import ClientConnection, Pull, PullResult
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 
@@ -28,8 +27,8 @@ HOLES_MAX: Final = 1_000
 class _Times:
     """The times at which a queue's messages were stored."""
 
-    def __init__(self, brokers: BrokerCalls, address: str, queue: MessageQueue) -> None:
-        self._brokers = brokers
+    def __init__(self, connection: ClientConnection, address: str, queue: MessageQueue) -> None:
+        self._connection = connection
         self._address = address
         self._queue = queue
         self._known: dict[int, int] = {}
@@ -54,13 +53,11 @@ class _Times:
 
     async def _pull(self, offset: int) -> PullResult:
         pull = Pull(READ_GROUP, self._queue, Filter(), max_messages=2)
-        return await pull_once(
-            self._brokers, self._address, pull, QueueOffset(offset), timeout=PULL_S
-        )
+        return await self._connection.pull(self._address, pull, QueueOffset(offset), timeout=PULL_S)
 
 
 async def first_at_or_after(
-    brokers: BrokerCalls, address: str, queue: MessageQueue, time_ms: int
+    connection: ClientConnection, address: str, queue: MessageQueue, time_ms: int
 ) -> int:
     """Give the offset of the first message stored at or after a time, the end if there is none.
 
@@ -68,10 +65,10 @@ async def first_at_or_after(
         ResponseError: the broker refused.
         RemotingError: it did not answer.
     """
-    low = await brokers.min_offset(address, queue)
-    high = await brokers.max_offset(address, queue)
-    hint = await brokers.offset_at_time(address, queue, time_ms)
-    times = _Times(brokers, address, queue)
+    low = await connection.min_offset(address, queue)
+    high = await connection.max_offset(address, queue)
+    hint = await connection.offset_at_time(address, queue, time_ms)
+    times = _Times(connection, address, queue)
 
     async def early(offset: int) -> bool:
         time = await times.at(offset)

@@ -7,8 +7,7 @@
 A row that names a queue goes there even if it has a key. The batches of a queue keep the order of
 the rows.
 
-Sources: SelectMessageQueueByHash for the queue of a key, DefaultMQProducerImpl for the requests,
-RocketMQ 5.3.
+Source: SelectMessageQueueByHash, RocketMQ 5.3, for the queue of a key.
 """
 
 from __future__ import annotations
@@ -20,22 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.client._sending.outgoing import Outgoing
-from cometmq.model import property_names as names
-from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.batch import decode_batch
-from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.hashing import java_hash
-from cometmq.protocol.properties import encode_properties
 from cometmq.spark.sink.rows import Numbers, Rows, blank, lengths, topic_problem, true
 
 QueuesOf = Callable[[str], Sequence[MessageQueue]]
 """Returns the writable queues of a topic, always in the same order."""
 
 _ANY = -1
-_BATCH_PROPERTIES = encode_properties({names.WAIT: "true"}).decode()
 
 
 class RowGroup(NamedTuple):
@@ -63,21 +55,6 @@ class MessageBatch(NamedTuple):
     last_row: int
     single: bool = False
     """Whether the one message is sent by the request for single messages."""
-
-    def outgoing(self, topic: str) -> Outgoing:
-        """Return the request's content.
-
-        Args:
-            topic: the topic's name on the wire.
-        """
-        message = Message(topic=self.topic, body=b"")
-        if not self.single:
-            code = RequestCode.SEND_BATCH_MESSAGE
-            return Outgoing(
-                topic, message, "", self.data, _BATCH_PROPERTIES, is_batch=True, code=code
-            )
-        (item,) = decode_batch(self.data)
-        return Outgoing(topic, message, "", item.body, item.properties.decode(), flag=item.flag)
 
 
 class BatchBuffer:

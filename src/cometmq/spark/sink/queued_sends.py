@@ -15,11 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from cometmq.client._sending.outgoing import Outgoing
-from cometmq.client._sending.retry_policy import RetryPolicy
-from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.errors import SendTimeoutError, TopicNotFoundError
+from cometmq.client.library import EncodedSender
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -50,13 +47,6 @@ PERMANENT = ("timerWheelEnable is false",)
 
 RocketMQ's SendMessageProcessor refuses a timer message with SYSTEM_ERROR and this remark.
 """
-
-_SAME_QUEUE = RetryPolicy(
-    0, 0, frozenset(), retry_not_stored=False, retry_when_full=False, waits_for_broker=False
-)
-_OTHER_BROKER = RetryPolicy(
-    1, 0, RETRIED, retry_not_stored=False, retry_when_full=False, waits_for_broker=False
-)
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ class QueuedSends:
     Use it in the sender's event loop only.
     """
 
-    def __init__(self, sender: Sender, limits: SendLimits, origin: Origin) -> None:
+    def __init__(self, sender: EncodedSender, limits: SendLimits, origin: Origin) -> None:
         self._sender = sender
         self._limits = limits
         self._origin = origin
@@ -122,7 +112,7 @@ class QueuedSends:
         pause_s = PAUSE_S
         while True:
             try:
-                return await self._sender.targets.queues(topic, self._limits.request_s)
+                return await self._sender.queues(topic, timeout=self._limits.request_s)
             except CometError as error:
                 if _now() + pause_s > deadline or not is_retried(error):
                     raise DeliveryError(
@@ -193,13 +183,12 @@ class QueuedSends:
 
     async def _deliver(self, batch: MessageBatch) -> None:
         """Send a batch, with retries, until a broker acknowledges it or the deadline passes."""
-        outgoing = batch.outgoing(self._sender.namespace.wrap_topic(batch.topic))
         deadline = _now() + self._limits.delivery_s
         pause_s = PAUSE_S
         maybe_stored = False
         last: CometError | None = None
         while True:
-            error = await self._attempt(batch, outgoing, deadline)
+            error = await self._attempt(batch, deadline)
             if error is None:
                 return
             if last is not None and isinstance(error, SendTimeoutError) and not error.attempts:
@@ -213,18 +202,18 @@ class QueuedSends:
             await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _attempt(
-        self, batch: MessageBatch, outgoing: Outgoing, deadline: float
-    ) -> CometError | None:
+    async def _attempt(self, batch: MessageBatch, deadline: float) -> CometError | None:
         timeout = max(min(self._limits.request_s, deadline - _now()), 0.001)
-        target, policy = (
-            (ANY_QUEUE, _OTHER_BROKER)
-            if batch.queue is None
-            else (SendTarget(batch.queue), _SAME_QUEUE)
-        )
         async with self._slots:
             try:
-                receipt = await self._sender.send(outgoing, target, timeout=timeout, policy=policy)
+                receipt = await self._sender.send(
+                    batch.topic,
+                    batch.data,
+                    single=batch.single,
+                    queue=batch.queue,
+                    retried=RETRIED,
+                    timeout=timeout,
+                )
             except CometError as error:
                 return error
         if receipt.status is SendStatus.SEND_OK or not self._limits.safe:

@@ -9,10 +9,8 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from cometmq.client import MessageQueue
-from cometmq.client._connection.instance import ClientCore
-from cometmq.client._sending.sender import Sender
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.settings import ProducerSettings
+from cometmq.client.library import ClientConnection, EncodedSender
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.sink.message_batches import BatchBuffer, MessageBatch, grouped, message_batches
 from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits
@@ -24,8 +22,8 @@ from cometmq.spark.sink.unique_ids import Origin
 class Connections(Protocol):
     """Connections to brokers, such as `cometmq.spark.brokers.BrokerSession`."""
 
-    def use(self) -> AbstractContextManager[tuple[Portal, ClientCore]]:
-        """Return the portal and a client, which stays open within ``with``."""
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
+        """Return the portal and a connection, which stays open within ``with``."""
 
 
 class Sent(NamedTuple):
@@ -63,8 +61,8 @@ class TopicWriter:
             RowError: a row cannot become a message; rows of earlier batches may be stored.
             DeliveryError: rows were refused, or not acknowledged in time; others may be stored.
         """
-        with self._connections.use() as (portal, instance):
-            task = _WriteTask(portal, instance, self._options, self._origin)
+        with self._connections.use() as (portal, connection):
+            task = _WriteTask(portal, connection, self._options, self._origin)
             try:
                 for batch in batches:
                     task.write(batch)
@@ -77,7 +75,11 @@ class _WriteTask:
     """The state of one call of `TopicWriter.write`."""
 
     def __init__(
-        self, portal: Portal, instance: ClientCore, options: TopicWriteOptions, origin: Origin
+        self,
+        portal: Portal,
+        connection: ClientConnection,
+        options: TopicWriteOptions,
+        origin: Origin,
     ) -> None:
         self._portal = portal
         self._options = options
@@ -87,8 +89,7 @@ class _WriteTask:
             body_bytes_max=options.body_bytes_max,
             drop_reserved=options.reserved_properties == "drop",
         )
-        settings = ProducerSettings(retries=1, body_bytes_max=options.body_bytes_max)
-        sender = Sender(instance, options.producer_group, settings)
+        sender = EncodedSender(connection, options.producer_group)
         self._sends = QueuedSends(sender, _limits(options), origin)
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._buffer = BatchBuffer(options.batch_bytes, options.pending_bytes)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from cometmq.client._connection.instance import ClientCore
 from cometmq.client.errors import NameServerError
+from cometmq.client.library import ClientConnection
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -58,8 +58,8 @@ async def replicated() -> AsyncIterator[Replicated]:
         await peer.start()
     names.serve({"a": {0: master.address, 1: replica.address}})
     settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=60_000)
-    async with ClientCore(settings=settings) as instance:
-        yield Replicated(Metadata(instance), names, master, replica)
+    async with ClientConnection(settings=settings) as connection:
+        yield Replicated(Metadata(connection), names, master, replica)
     for peer in peers:
         await peer.stop()
 

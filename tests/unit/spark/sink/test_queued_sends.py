@@ -9,9 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cometmq.client._connection.instance import ClientCore
-from cometmq.client._sending.sender import Sender
-from cometmq.client.settings import ProducerSettings
+from cometmq.client.library import ClientConnection, EncodedSender
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.codes import ResponseCode
@@ -72,8 +70,8 @@ def batch(queue: MessageQueue | None, text: str, *, row: int = 0, size: int = 1)
 async def sends_of(
     cluster: ScriptedCluster, limits: SendLimits = LIMITS
 ) -> AsyncIterator[QueuedSends]:
-    async with ClientCore(cluster.address) as instance:
-        running = QueuedSends(Sender(instance, "g", ProducerSettings()), limits, ORIGIN)
+    async with ClientConnection(cluster.address) as connection:
+        running = QueuedSends(EncodedSender(connection, "g"), limits, ORIGIN)
         try:
             yield running
         finally:

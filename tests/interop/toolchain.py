@@ -158,13 +158,13 @@ def spark_jars(coordinates: str) -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def pyspark(version: str) -> Path:
-    """A folder for ``PYTHONPATH`` with this version of PySpark and Py4J."""
-    folder = CACHE / f"pyspark-{version}"
+def pyspark(minor: str) -> Path:
+    """A folder for ``PYTHONPATH`` with a minor version of PySpark, such as ``4.1``."""
+    folder = CACHE / f"pyspark-{minor}"
     with _built_once(folder) as build:
         if build:
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
-            _run([*pip, "--target", str(build), f"pyspark=={version}"])
+            _run([*pip, "--target", str(build), f"pyspark=={minor}.*"])
     return folder
 
 

@@ -28,6 +28,7 @@ from cometmq.spark.archive.log import ArchiveResult, ArchiveSettings, applicatio
 from cometmq.spark.archive.newest_rows import newest_rows_of_queues
 from cometmq.spark.archive.tables import ArchiveTable, open_table
 from cometmq.spark.brokers import connect
+from cometmq.spark.compat import passes_limits, runs_of_available_now
 from cometmq.spark.errors import DataLossError, PlaceError
 from cometmq.spark.logs.storage import filesystem_of
 from cometmq.spark.offsets import Positions, QueueKey, QueueRange, from_json, to_json
@@ -274,19 +275,23 @@ def _stream(
     def write_batch(rows: Any, batch: int) -> None:
         written.extend(archive_batch(settings, checkpoint.query() or "", rows, batch))
 
-    source = spark.readStream.format("rocketmq").options(**_options(settings))
-    query = (
-        source.load()
-        .writeStream.foreachBatch(write_batch)
-        .option("checkpointLocation", checkpoint.place)
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        while not query.awaitTermination(_POLL_SECONDS):
-            pass
-    finally:
-        query.stop()
+    options = _options(settings)
+    if passes_limits():
+        options["maxOffsetsPerTrigger"] = str(settings.batch_rows)
+    source = spark.readStream.format("rocketmq").options(**options)
+    for _ in range(runs_of_available_now()):
+        query = (
+            source.load()
+            .writeStream.foreachBatch(write_batch)
+            .option("checkpointLocation", checkpoint.place)
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(_POLL_SECONDS):
+                pass
+        finally:
+            query.stop()
 
 
 def archive_batch(
@@ -368,13 +373,12 @@ def _options(settings: ArchiveTopicsSettings) -> dict[str, str]:
         "rocketmq.namesrv.addr": settings.name_servers,
         "subscribe": ",".join(settings.topics),
         "includeProperties": "true",
-        "maxOffsetsPerTrigger": str(settings.batch_rows),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
     }
 
 
 def _count(spark: Any, settings: ArchiveTopicsSettings) -> int:
-    options = _options(settings)
-    del options["maxOffsetsPerTrigger"]
-    source = spark.read.format("rocketmq").options(**options).schema("queue_offset BIGINT")
+    source = (
+        spark.read.format("rocketmq").options(**_options(settings)).schema("queue_offset BIGINT")
+    )
     return int(source.load().count())

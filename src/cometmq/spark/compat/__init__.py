@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
+from cometmq.spark.compat.arrow import arrow_schema
 from cometmq.spark.compat.stream_reader import (
     ReadAllAvailable,
     ReadLimit,
@@ -18,7 +19,7 @@ from cometmq.spark.compat.stream_reader import (
     ReadMaxRows,
     StreamReader,
 )
-from cometmq.spark.compat.versions import check_version, passes_limits
+from cometmq.spark.compat.versions import check_version, passes_limits, runs_of_available_now
 
 __all__ = [
     "ReadAllAvailable",
@@ -26,8 +27,10 @@ __all__ = [
     "ReadMaxBytes",
     "ReadMaxRows",
     "StreamReader",
+    "arrow_schema",
     "check_version",
     "passes_limits",
+    "runs_of_available_now",
     "spark_reader",
 ]
 

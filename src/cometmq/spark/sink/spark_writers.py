@@ -17,10 +17,10 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from cometmq.spark.brokers import connect
+from cometmq.spark.compat import arrow_schema
 from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.writing import TopicWriteOptions
@@ -94,7 +94,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
         raise OptionError("a topic cannot be overwritten: use the mode append")
     own = {name: text for name, text in options.items() if name.lower() not in QUERY_OPTIONS}
     parsed = parse_options(TopicWriteOptions, own)
-    check_columns(to_arrow_schema(schema, timezone="UTC"), parsed.topic)
+    check_columns(arrow_schema(schema), parsed.topic)
     return parsed
 
 

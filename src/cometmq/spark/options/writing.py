@@ -57,6 +57,14 @@ class TopicWriteOptions(ConnectionOptions):
     pending_bytes: int = option(16 * MIB, "send.pendingBytes", unit="bytes", low=MIB)
     """Limit on unacknowledged bytes of one task; above it the task waits (back-pressure)."""
 
+    rows_per_s: float = option(0.0, "send.rowsPerSecond", unit="rows per second", low=0)
+    """Limit on the rows that one task sends per second; 0 for no limit. A write has as many tasks
+    at a time as partitions and cores. Rows that are sent again do not count."""
+
+    bytes_per_s: float = option(0.0, "send.bytesPerSecond", unit="bytes per second", low=0)
+    """Limit on the bytes of bodies and properties that one task sends per second; 0 for no
+    limit."""
+
     try_timeout_ms: int = option(10_000, "send.timeoutMs", unit="ms", low=1)
     """Timeout of one request."""
 

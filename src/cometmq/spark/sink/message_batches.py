@@ -62,26 +62,31 @@ class BatchBuffer:
 
     Args:
         batch_bytes: size limit of a joined batch.
+        batch_rows: size limit of a joined batch in messages.
         total_bytes: size limit of all buffered batches; above it all are returned.
     """
 
-    def __init__(self, batch_bytes: int, total_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, batch_rows: int, total_bytes: int) -> None:
         self._batch_bytes = batch_bytes
+        self._batch_rows = batch_rows
         self._total_bytes = total_bytes
         self._waiting: dict[object, list[MessageBatch]] = {}
         self._sizes: dict[object, int] = {}
+        self._rows: dict[object, int] = {}
         self._size = 0
 
     def add(self, batch: MessageBatch) -> list[MessageBatch]:
         """Add a batch; return the batches to send now, in their order."""
         key, size = (batch.topic, batch.queue), len(batch.data)
         ready: list[MessageBatch] = []
-        if batch.single or self._sizes.get(key, 0) + size > self._batch_bytes:
+        is_full = self._sizes.get(key, 0) + size > self._batch_bytes
+        if batch.single or is_full or self._rows.get(key, 0) + batch.messages > self._batch_rows:
             ready = self._taken(key)
         if batch.single:
             return [*ready, batch]
         self._waiting.setdefault(key, []).append(batch)
         self._sizes[key] = self._sizes.get(key, 0) + size
+        self._rows[key] = self._rows.get(key, 0) + batch.messages
         self._size += size
         return [*ready, *self.flush()] if self._size > self._total_bytes else ready
 
@@ -91,6 +96,7 @@ class BatchBuffer:
 
     def _taken(self, key: object) -> list[MessageBatch]:
         self._size -= self._sizes.pop(key, 0)
+        self._rows.pop(key, None)
         batches = self._waiting.pop(key, [])
         if len(batches) < 2:
             return batches
@@ -127,7 +133,7 @@ def grouped(rows: Rows, delayed: Numbers, topic: str, queues_of: QueuesOf) -> It
 
 
 def message_batches(
-    group: RowGroup, items: pa.Array, first_row: int, bytes_max: int
+    group: RowGroup, items: pa.Array, first_row: int, bytes_max: int, rows_max: int
 ) -> Iterator[MessageBatch]:
     """Divide a group of rows into batches, in order.
 
@@ -136,6 +142,7 @@ def message_batches(
         items: every row of the record batch, encoded.
         first_row: the number of the record batch's first row in its partition.
         bytes_max: size limit of a batch; a larger row is sent as a single message.
+        rows_max: size limit of a batch in messages.
     """
     own = items if len(group.rows) == len(items) else items.take(pa.array(group.rows))
     ends = np.cumsum(lengths(own))
@@ -146,6 +153,7 @@ def message_batches(
         stop = at + 1
         if not single:
             stop = int(np.searchsorted(ends, begin + bytes_max, side="right"))
+            stop = min(stop, at + rows_max)
         yield MessageBatch(
             group.topic,
             group.queue,

@@ -24,6 +24,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor
 from cometmq.spark.errors import DeliveryError
 from cometmq.spark.sink.message_batches import MessageBatch
+from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.unique_ids import Origin
 
 PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
@@ -78,14 +79,18 @@ class QueuedSends:
     Args:
         sender: sends requests to brokers.
         limits: the limits of the sends.
+        rate: delays the batches.
         origin: the origin of the rows, for error messages.
 
     Use it in the sender's event loop only.
     """
 
-    def __init__(self, sender: EncodedSender, limits: SendLimits, origin: Origin) -> None:
+    def __init__(
+        self, sender: EncodedSender, limits: SendLimits, rate: RateLimit, origin: Origin
+    ) -> None:
         self._sender = sender
         self._limits = limits
+        self._rate = rate
         self._origin = origin
         self._queues: dict[object, _SendQueue] = {}
         self._next_any = 0
@@ -122,13 +127,16 @@ class QueuedSends:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def put(self, batches: list[MessageBatch]) -> None:
-        """Queue batches; return when all are within the limit on unacknowledged bytes.
+        """Queue batches; return when all are within the limits on rate and unacknowledged bytes.
 
         Raises:
             DeliveryError: an earlier batch was not acknowledged.
         """
         for batch in batches:
             await self._until(partial(self._has_room, len(batch.data)))
+            start = self._rate.start_of(batch.messages, len(batch.data), now := _now())
+            if start > now:
+                await self._sleep(start - now)
             queue = self._queue_of(batch)
             queue.batches.append(batch)
             self.pending_bytes += len(batch.data)
@@ -154,6 +162,19 @@ class QueuedSends:
             await self._changed.wait()
         if self._failure is not None:
             raise self._failure
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but raise at once if a batch fails."""
+        is_over = asyncio.Event()
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake, is_over)
+        try:
+            await self._until(is_over.is_set)
+        finally:
+            timer.cancel()
+
+    def _wake(self, event: asyncio.Event) -> None:
+        event.set()
+        self._changed.set()
 
     def _has_room(self, size: int) -> bool:
         return not self.pending_bytes or self.pending_bytes + size <= self._limits.bytes

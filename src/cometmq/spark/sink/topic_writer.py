@@ -14,6 +14,7 @@ from cometmq.client.library import ClientConnection, EncodedSender
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.sink.message_batches import BatchBuffer, MessageBatch, grouped, message_batches
 from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits
+from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.row_encoder import RowEncoder
 from cometmq.spark.sink.rows import Rows, check_columns
 from cometmq.spark.sink.unique_ids import Origin
@@ -90,9 +91,12 @@ class _WriteTask:
             drop_reserved=options.reserved_properties == "drop",
         )
         sender = EncodedSender(connection, options.producer_group)
-        self._sends = QueuedSends(sender, _limits(options), origin)
+        rate = RateLimit(options.rows_per_s, options.bytes_per_s)
+        self._batch_bytes = min(options.batch_bytes, rate.bytes_max)
+        self._batch_rows = rate.rows_max
+        self._sends = QueuedSends(sender, _limits(options), rate, origin)
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._buffer = BatchBuffer(options.batch_bytes, options.pending_bytes)
+        self._buffer = BatchBuffer(self._batch_bytes, self._batch_rows, options.pending_bytes)
         self._rows = self._bytes = 0
 
     def write(self, record_batch: pa.RecordBatch) -> None:
@@ -103,7 +107,9 @@ class _WriteTask:
         encoded = self._encoder.encode(rows)
         ready: list[MessageBatch] = []
         for group in grouped(rows, encoded.delayed, options.topic, self._queues_of):
-            for batch in message_batches(group, encoded.items, self._rows, options.batch_bytes):
+            for batch in message_batches(
+                group, encoded.items, self._rows, self._batch_bytes, self._batch_rows
+            ):
                 self._bytes += len(batch.data)
                 ready += self._buffer.add(batch)
         self._rows += len(rows)

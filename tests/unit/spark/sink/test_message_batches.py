@@ -118,7 +118,7 @@ def test_no_rows_make_no_groups() -> None:
 def test_batches_keep_the_order_and_the_size_limit() -> None:
     items = pa.array([bytes([row]) * (1 + row % 5) for row in range(50)], pa.binary())
     rows = np.arange(1, 50, 2)
-    batches = list(message_batches(RowGroup("t", None, rows, False), items, 100, 10))
+    batches = list(message_batches(RowGroup("t", None, rows, False), items, 100, 10, 99))
     assert b"".join(batch.data for batch in batches) == b"".join(
         items[int(row)].as_py() for row in rows
     )
@@ -131,20 +131,20 @@ def test_batches_keep_the_order_and_the_size_limit() -> None:
 
 def test_a_row_larger_than_a_batch_is_sent_as_a_single_message() -> None:
     items = pa.array([b"a", b"b" * 99, b"c"], pa.binary())
-    batches = message_batches(RowGroup("t", None, np.arange(3), False), items, 0, 10)
+    batches = message_batches(RowGroup("t", None, np.arange(3), False), items, 0, 10, 99)
     found = [(batch.data, batch.single) for batch in batches]
     assert found == [(b"a", False), (b"b" * 99, True), (b"c", False)]
 
 
 def test_rows_that_need_requests_of_their_own_make_a_batch_each() -> None:
     items = pa.array([b"a", b"b"], pa.binary())
-    batches = list(message_batches(RowGroup("t", None, np.arange(2), True), items, 0, 10))
+    batches = list(message_batches(RowGroup("t", None, np.arange(2), True), items, 0, 10, 99))
     assert [(batch.data, batch.single) for batch in batches] == [(b"a", True), (b"b", True)]
 
 
 def test_small_batches_of_a_queue_are_joined_until_they_fill_a_request() -> None:
     queue = MessageQueue("t", "a", 0)
-    buffer = BatchBuffer(batch_bytes=10, total_bytes=100)
+    buffer = BatchBuffer(batch_bytes=10, batch_rows=99, total_bytes=100)
     batches = [MessageBatch("t", queue, b"x" * 4, 1, row, row) for row in range(3)]
     assert [buffer.add(batch) for batch in batches[:2]] == [[], []]
     assert buffer.add(batches[2]) == [MessageBatch("t", queue, b"x" * 8, 2, 0, 1)]
@@ -153,7 +153,7 @@ def test_small_batches_of_a_queue_are_joined_until_they_fill_a_request() -> None
 
 
 def test_a_single_message_leaves_after_the_batches_before_it() -> None:
-    buffer = BatchBuffer(batch_bytes=10, total_bytes=100)
+    buffer = BatchBuffer(batch_bytes=10, batch_rows=99, total_bytes=100)
     one, single = (
         MessageBatch("t", None, b"a", 1, 0, 0),
         MessageBatch("t", None, b"b", 1, 1, 1, True),
@@ -164,7 +164,7 @@ def test_a_single_message_leaves_after_the_batches_before_it() -> None:
 
 
 def test_all_buffered_batches_leave_when_they_reach_the_total_limit() -> None:
-    buffer = BatchBuffer(batch_bytes=10, total_bytes=10)
+    buffer = BatchBuffer(batch_bytes=10, batch_rows=99, total_bytes=10)
     batches = [
         MessageBatch("t", MessageQueue("t", "a", number), b"x" * 6, 1, number, number)
         for number in range(2)
@@ -172,3 +172,12 @@ def test_all_buffered_batches_leave_when_they_reach_the_total_limit() -> None:
     assert buffer.add(batches[0]) == []
     assert buffer.add(batches[1]) == batches
     assert buffer.add(batches[0]) == [], "the limit counts from zero again"
+
+
+def test_batches_have_a_limit_of_messages() -> None:
+    items = pa.array([b"x"] * 7, pa.binary())
+    batches = list(message_batches(RowGroup("t", None, np.arange(7), False), items, 0, 99, 3))
+    assert [batch.messages for batch in batches] == [3, 3, 1]
+    buffer = BatchBuffer(batch_bytes=99, batch_rows=4, total_bytes=99)
+    assert [batch.messages for each in batches for batch in buffer.add(each)] == [3]
+    assert [batch.messages for batch in buffer.flush()] == [4]

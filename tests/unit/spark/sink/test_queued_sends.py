@@ -19,6 +19,7 @@ from cometmq.spark.errors import DeliveryError
 from cometmq.spark.sink import queued_sends
 from cometmq.spark.sink.message_batches import MessageBatch
 from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits
+from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.unique_ids import Origin
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
@@ -68,10 +69,12 @@ def batch(queue: MessageQueue | None, text: str, *, row: int = 0, size: int = 1)
 
 @asynccontextmanager
 async def sends_of(
-    cluster: ScriptedCluster, limits: SendLimits = LIMITS
+    cluster: ScriptedCluster, limits: SendLimits = LIMITS, *, rows_per_s: float = 0
 ) -> AsyncIterator[QueuedSends]:
     async with ClientConnection(cluster.address) as connection:
-        running = QueuedSends(EncodedSender(connection, "g"), limits, ORIGIN)
+        running = QueuedSends(
+            EncodedSender(connection, "g"), limits, RateLimit(rows_per_s, 0), ORIGIN
+        )
         try:
             yield running
         finally:
@@ -259,3 +262,24 @@ async def test_a_topic_without_a_broker_is_an_error_after_the_deadline() -> None
     ):
         with pytest.raises(DeliveryError, match="topic unknown: its queues are not known"):
             await sends.queues("unknown")
+
+
+async def test_batches_leave_at_the_rate_of_the_limit() -> None:
+    broker = RecordingBroker("a")
+    async with ScriptedCluster([broker]) as cluster, sends_of(cluster, rows_per_s=2) as sends:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await sends.put([batch(FIRST, str(number)) for number in range(7)])
+        await sends.finish()
+        assert loop.time() - start == pytest.approx(3.0, abs=0.2), "the first one leaves at once"
+        assert len(broker.bodies) == 7
+
+
+async def test_a_failed_batch_ends_the_wait_for_the_rate() -> None:
+    broker = RecordingBroker("a", ResponseCode.MESSAGE_ILLEGAL)
+    async with ScriptedCluster([broker]) as cluster, sends_of(cluster, rows_per_s=0.001) as sends:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        with pytest.raises(DeliveryError):
+            await sends.put([batch(FIRST, "a"), batch(FIRST, "b")])
+        assert loop.time() - start < 100

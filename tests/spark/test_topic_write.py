@@ -18,6 +18,7 @@ from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client.blocking import PullConsumer
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.spark.sink import sink_counts
 from support.spark.spark_topics import ENDS_S
 from support.spark.topic_audit import Audit, order_by_key, stored, unique_key_of
 
@@ -312,14 +313,16 @@ def stream(spark: SparkSession, name_servers: str, topic: str, tmp_path: Path) -
     return Stream(spark, name_servers, topic, tmp_path)
 
 
-def test_a_batch_that_is_repeated_after_a_restart_has_the_keys_it_had(
-    stream: Stream, name_servers: str, topic: str
+def test_a_batch_that_is_repeated_after_a_restart_has_the_keys_it_had_and_counts_again(
+    stream: Stream, name_servers: str, topic: str, tmp_path: Path
 ) -> None:
     stream.add("0", ["a", "b"])
     stream.add("1", ["c", "d"])
-    query = stream.run()
+    query = stream.run(countsFolder=str(tmp_path / "counts"))
     stream.forget_commit(1)
-    assert stream.run() == query
+    assert stream.run(countsFolder=str(tmp_path / "counts")) == query
+    (counts,) = sink_counts(tmp_path / "counts")
+    assert (counts.job, counts.sent.rows, counts.commits) == (query, 6, 3)
     found = messages_in(name_servers, topic, 6)
     audit = Audit.of("abcd", found)
     audit.check()

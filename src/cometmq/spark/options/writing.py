@@ -35,6 +35,10 @@ class TopicWriteOptions(ConnectionOptions):
     producer_group: str = option("spark-rocketmq-writer", "producerGroup")
     """The producer group."""
 
+    counts_folder: str = option("", "countsFolder")
+    """Folder of the driver for the totals of rows, bytes, requests and retries, one file for each
+    query or ``jobId``, in Prometheus's text format. Empty for no files."""
+
     reserved_properties: str = option("error", "reservedProperties", choices=("error", "drop"))
     """For entries of the column ``properties`` with RocketMQ's own names: fail the write, or drop
     the entry."""

@@ -1,11 +1,13 @@
 """The writers of the format ``rocketmq``, for batch writes and streams.
 
-Commit and abort do nothing: when the `write` of a task returns, every row is acknowledged. The rows
-of a failed attempt stay sent; the next attempt sends them again with equal unique ids.
+When the `write` of a task returns, every row is acknowledged. So the commit only counts, and abort
+does nothing. The rows of a failed attempt stay sent; the next attempt sends them again with equal
+unique ids.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +26,12 @@ from cometmq.spark.compat import arrow_schema
 from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.writing import TopicWriteOptions
+from cometmq.spark.sink.counts import Sent, add_counts, total
 from cometmq.spark.sink.rows import check_columns
-from cometmq.spark.sink.topic_writer import Sent, TopicWriter
+from cometmq.spark.sink.topic_writer import TopicWriter
 from cometmq.spark.sink.unique_ids import Origin
+
+log = logging.getLogger(__name__)
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -41,6 +46,9 @@ QUERY_OPTIONS = ("checkpointlocation",)
 class SentMessage(WriterCommitMessage):
     """The message of a finished task to the driver."""
 
+    job: str
+    """The query's id or the name of the job; empty for a batch write without a name."""
+    batch: int
     sent: Sent
 
 
@@ -64,11 +72,17 @@ class TopicBatchWriter(DataSourceArrowWriter):
         repeated micro-batch have equal unique ids.
         """
         query, batch = _local(QUERY_ID), _local(BATCH_ID)
+        options = self._options
         if query is None or batch is None:
-            return _write(self._options, iterator, job=self._job, batch=0)
-        name = self._options.job_id or _execution_number() or self._job
-        job = f"{query}, write {name} to {self._options.topic or 'the topics of its rows'}"
-        return _write(self._options, iterator, job=job, batch=int(batch))
+            origin = Origin(self._job, 0, _task().partitionId())
+            return _write(options, iterator, origin, options.job_id)
+        name = options.job_id or _execution_number() or self._job
+        job = f"{query}, write {name} to {options.topic or 'the topics of its rows'}"
+        return _write(options, iterator, Origin(job, int(batch), _task().partitionId()), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Count what the tasks have sent."""
+        _count(self._options, messages)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -86,7 +100,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of one batch; return when every row is acknowledged."""
         job = self._options.job_id or _required(QUERY_ID)
-        return _write(self._options, iterator, job=job, batch=int(_required(BATCH_ID)))
+        origin = Origin(job, int(_required(BATCH_ID)), _task().partitionId())
+        return _write(self._options, iterator, origin, job)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Count what the tasks have sent."""
+        _count(self._options, messages)
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriteOptions:
@@ -99,10 +118,30 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
 
 
 def _write(
-    options: TopicWriteOptions, batches: Iterator[pa.RecordBatch], *, job: str, batch: int
+    options: TopicWriteOptions, batches: Iterator[pa.RecordBatch], origin: Origin, job: str
 ) -> SentMessage:
-    origin = Origin(job, batch, _task().partitionId())
-    return SentMessage(TopicWriter(connect(options), options, origin).write(batches))
+    sent = TopicWriter(connect(options), options, origin).write(batches)
+    return SentMessage(job, origin.batch, sent)
+
+
+def _count(options: TopicWriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+    """Log and add up what the tasks of a write have sent.
+
+    It never raises: Spark would call abort, and end the query although the rows are sent.
+    """
+    found = [message for message in messages if isinstance(message, SentMessage)]
+    if not found:
+        return
+    job, batch, sent = found[0].job, found[0].batch, total(message.sent for message in found)
+    log.info(
+        "written: job=%s batch=%d tasks=%d rows=%d bytes=%d requests=%d retries=%d",
+        job or "(no name)",
+        batch,
+        len(found),
+        *sent,
+    )
+    if options.counts_folder:
+        add_counts(options.counts_folder, job, sent)
 
 
 def _task() -> TaskContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from cometmq.client import MessageQueue
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.library import ClientConnection, EncodedSender
 from cometmq.spark.options.writing import TopicWriteOptions
+from cometmq.spark.sink.counts import Sent
 from cometmq.spark.sink.message_batches import BatchBuffer, MessageBatch, grouped, message_batches
 from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits
 from cometmq.spark.sink.rate_limit import RateLimit
@@ -25,17 +26,6 @@ class Connections(Protocol):
 
     def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
         """Return the portal and a connection, which stays open within ``with``."""
-
-
-class Sent(NamedTuple):
-    """The counts of what one task has written."""
-
-    rows: int
-    bytes: int
-    """Bytes of bodies and properties."""
-    requests: int
-    retries: int
-    """Requests that failed and were sent again."""
 
 
 class TopicWriter:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +25,9 @@ from pyspark.sql.types import (
 )
 
 from cometmq.spark.errors import OptionError, SourceError
+from cometmq.spark.sink import Sent, sink_counts
 from cometmq.spark.sink.rows import COLUMNS
-from cometmq.spark.sink.spark_writers import TopicBatchWriter, TopicStreamWriter
+from cometmq.spark.sink.spark_writers import SentMessage, TopicBatchWriter, TopicStreamWriter
 
 OPTIONS = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", StringType())])
@@ -82,6 +86,20 @@ def test_where_a_query_keeps_its_checkpoint_is_no_option_of_the_sink(
     sink: Callable[..., object],
 ) -> None:
     sink(OPTIONS | {"checkpointlocation": "/somewhere"}, SCHEMA, False)
+
+
+@BOTH
+def test_a_commit_logs_and_adds_up_what_its_tasks_have_sent(
+    sink: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = sink(OPTIONS | {"countsfolder": str(tmp_path)}, SCHEMA, False)
+    messages = [SentMessage("query-1", 7, Sent(rows, 100, 2, 1)) for rows in (3, 4)]
+    more = (7,) if sink is TopicStreamWriter else ()
+    with caplog.at_level(logging.INFO):
+        writer.commit(pickle.loads(pickle.dumps(messages)), *more)
+    assert "job=query-1 batch=7 tasks=2 rows=7 bytes=200 requests=4 retries=2" in caplog.text
+    (found,) = sink_counts(tmp_path)
+    assert (found.job, found.sent, found.commits) == ("query-1", Sent(7, 200, 4, 2), 1)
 
 
 def test_commit_and_abort_change_nothing_however_often_they_are_called() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -106,6 +107,22 @@ async def test_a_first_frame_that_is_larger_is_read_in_parts(server: RemotingSer
     with connected(server, b"") as peer:
         await asyncio.get_running_loop().sock_sendall(peer, data)
         assert len(await received(peer, 2 * MIB)) >= 2 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports waiting connections")
+@pytest.mark.parametrize(("release", "waits"), [("4.18.0-553.el8", False), ("5.10.0-8", True)])
+async def test_a_first_frame_is_not_waited_for_where_the_kernel_may_never_report_it(
+    monkeypatch: pytest.MonkeyPatch, release: str, waits: bool
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "", release, "", "")))
+    server = RemotingServer({ECHO: echo})
+    await server.start("127.0.0.1", 0)
+    data = frame(1000)
+    with connected(server, data[:500]) as peer:
+        await until(lambda: (server.arriving, server.connections) == (waits, not waits))
+        peer.send(data[500:])
+        assert len(await received(peer, 1000)) >= 1000
+    await server.stop(0.1)
 
 
 async def test_half_a_first_frame_is_not_opened_when_its_peer_ends(server: RemotingServer) -> None:

@@ -96,9 +96,13 @@ class _Epoll:
         self._epoll.close()
 
 
-def readable_sockets() -> ReadableSockets:
-    """Return an empty set of sockets."""
-    return _Epoll()
+def readable_sockets() -> ReadableSockets | None:
+    """Return an empty set of sockets; None if the kernel would leave some of them out.
+
+    Before Linux 5.10 a socket is not reported when its receive window is full before as many bytes
+    have arrived as its option SO_RCVLOWAT says. Then its peer cannot send the rest.
+    """
+    return _Epoll() if _release() >= (5, 10) else None
 
 
 def lock(descriptor: int, *, wait: bool = False) -> None:
@@ -261,6 +265,11 @@ def mappings_max() -> int | None:
         return _MAPPINGS_DEFAULT
 
 
+def _release() -> tuple[int, ...]:
+    """Return the first two numbers of the release of the kernel."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
 def _load_libc() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(None, use_errno=True)
@@ -272,9 +281,8 @@ def _load_syncfs() -> Callable[[int], int] | None:
     """The call that syncs a file system; before Linux 5.8 it reports no failure."""
     if _libc is None or not hasattr(_libc, "syncfs"):
         return None
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
     call: Callable[[int], int] = _libc.syncfs
-    return call if release >= (5, 8) else None
+    return call if _release() >= (5, 8) else None
 
 
 def _load_mincore() -> Callable[..., int] | None:

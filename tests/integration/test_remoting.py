@@ -7,6 +7,7 @@ import itertools
 import logging
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -878,3 +879,27 @@ async def test_a_connection_that_is_closed_as_it_opens_cannot_be_used(peer: Peer
         await client.close()
 
     assert peer.seen == []
+
+
+async def test_failed_handshakes_leave_no_buffers_to_the_garbage_collector() -> None:
+    """A server looks at old objects once a minute at most; each handshake has 256 KiB."""
+    server = RemotingServer({}, tls=TlsSettings(mode="permissive"), access=OpenAccess())
+    await server.start("127.0.0.1", 0)
+
+    async def fail() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"\x16\x03\x01" + b"not a handshake" * 10)
+        await reader.read()
+        writer.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(20):
+                await fail()
+        left = sum(isinstance(one, SSLProtocol) for one in gc.get_objects())
+    finally:
+        gc.enable()
+        await server.stop(0.5)
+    assert left <= 1

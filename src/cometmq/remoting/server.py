@@ -307,6 +307,8 @@ class RemotingServer:
                 accepted.close()
             else:
                 self._refuse(accepted, failure_text(problem) or "nothing received in time")
+            # It leads to the frames of the handshake, which lead to it: garbage with large buffers.
+            problem.__traceback__ = None
         except asyncio.CancelledError:
             accepted.close()
             raise

@@ -282,12 +282,20 @@ class Faults:
         return True
 
     async def copy_store(self) -> None:
-        """A copy of a store runs on another machine beside the original, and is lost for ever."""
+        """A copy of a store runs on another machine beside the original, and is lost for ever.
+
+        If it registered before the original did, it may have led: then the original gets its disk.
+        """
         machine = self._broker()
         copy = self._world.copy_of(machine)
         copy.start()
         await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
+        is_needed = not copy.is_slave
         copy.crash(power=False)
+        if is_needed:
+            machine.crash(power=False)
+            machine.disk.put_back(copy.disk.image())
+            await self._restart(machine)
 
     async def copy_in_place(self) -> None:
         """A slave ends, a copy of its store runs for a while, and then the original again.

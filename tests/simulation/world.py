@@ -378,7 +378,9 @@ class World:
         self._ends_s = self.loop.now_s
         await asyncio.wait([sending])
         until_s = self.loop.now_s + SETTLE_S
-        while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
+        while self.loop.now_s < until_s and (
+            self.history.missing() or self.history.undelivered() or self._lagging()
+        ):
             if until_s - self.loop.now_s < SETTLE_S / 2:
                 self._elect_unclean()
             await asyncio.sleep(1.0)

@@ -88,7 +88,7 @@ def test_a_missing_field_is_null() -> None:
         (b'{"id": 9223372036854775808}', "<= 9223372036854775807"),
         (b'{"id": 1, "small": 128}', "<= 127 - at `$.small`"),
         (b'{"id": 1, "order-no": 5}', "got `int` - at `$.order-no`"),
-        (b'{"id": 1, "order-no": "\xff"}', "'utf-8' codec"),
+        (b'{"id": 1, "order-no": "\xff"}', "utf-8"),
         (b'{"id": 1, "at": "2026-11-21T18:00:00"}', "timezone"),
         (b'{"id": 1, "local": "2026-11-21T18:00:00Z"}', "timezone"),
         (b'{"id": 1, "amount": 1.255}', "Rescaling"),
@@ -103,7 +103,7 @@ def test_a_body_that_does_not_fit_is_null_with_the_reason(body: bytes, reason: s
     values, reasons = decoded(b'{"id": 1}', body, b'{"id": 3}')
     assert values == [EMPTY | {"id": 1}, None, EMPTY | {"id": 3}]
     assert reasons[0] is reasons[2] is None
-    assert reason in str(reasons[1])
+    assert reason.lower() in str(reasons[1]).lower()
 
 
 def test_reasons_are_short() -> None:

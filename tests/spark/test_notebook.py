@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from cometmq.spark.compat import passes_limits
+
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "spark.ipynb"
 
 
@@ -30,11 +32,14 @@ def test_the_notebook_runs_and_its_figures_agree(
         for output in cell.get("outputs", ())
         if output["output_type"] == "execute_result"
     }
-    assert said == {
-        "batches, sum(batches)": "([100, 100, 100, 100, 100], 500)",
-        "second, copied": "(1, 501)",
-        "held": "501",
-    }
+    if passes_limits():
+        assert said == {
+            "batches, sum(batches)": "([100, 100, 100, 100, 100], 500)",
+            "second, copied": "(1, 501)",
+            "held": "501",
+        }
+    else:  # each run has one batch
+        assert said["batches, sum(batches)"] == "([100], 100)"
 
 
 def test_the_notebook_is_kept_without_what_it_printed() -> None:

@@ -53,4 +53,4 @@ def decode_payloads(
             value, reason = decoder.decode(bodies)
             yield batch.append_column(VALUE, value).append_column(VALUE_ERROR, reason)
 
-    return frame.mapInArrow(decoded, schema)
+    return frame.mapInArrow(decoded, schema)  # type: ignore[arg-type, unused-ignore]  # PySpark 4.1

@@ -91,9 +91,9 @@ async def test_a_copy_begins_again_if_the_table_changes_meanwhile(
         pages += 1
         if pages == 2:
             master.core.topics.put_now([TopicConfig(topic_name="topic-0", perm=6)])
-        TOPICS.add(whole, page)
 
-    monkeypatch.setattr(metadata, "TOPICS", msgspec.structs.replace(TOPICS, add=change_once))
+    changing = msgspec.structs.replace(TOPICS, add_others=change_once)
+    monkeypatch.setattr(metadata, "TOPICS", changing)
     slave = await pairs.start("b", **SMALL_FRAMES, **SLAVE)
     await until(lambda: slave.core.topics.all() == master.core.topics.all())
     assert slave.core.topics.all()["topic-0"].perm == 6

@@ -86,7 +86,8 @@ class Arrivals:
         loop: the event loop.
         budget: the limit of what all connections hold.
         wanted: returns how many bytes of a first frame have to arrive before its connection is
-            opened, by its first two numbers; at most `WAITING_BYTES_MAX` are waited for.
+            opened, by its first two numbers; at most `WAITING_BYTES_MAX` are waited for. None opens
+            a connection at its first byte.
         opens: called with a connection to open, and whether its first byte is that of TLS.
         warn: logs why a connection was closed.
     """
@@ -96,7 +97,7 @@ class Arrivals:
         loop: asyncio.AbstractEventLoop,
         budget: BufferBudget,
         *,
-        wanted: Callable[[int, int], int],
+        wanted: Callable[[int, int], int] | None,
         opens: Callable[[socket.socket, bool], None],
         warn: Callable[..., None],
     ) -> None:
@@ -165,7 +166,7 @@ class Arrivals:
         if not prefix:
             return self.drop(arrival)
         is_tls = prefix[0] == HANDSHAKE_BYTE
-        if self._readable is not None and not is_tls:
+        if self._readable is not None and self._wanted is not None and not is_tls:
             wanted = PREFIX_BYTES
             if len(prefix) == PREFIX_BYTES:
                 wanted = min(self._wanted(*_PREFIX.unpack(prefix)), WAITING_BYTES_MAX)

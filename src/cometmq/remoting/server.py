@@ -185,7 +185,12 @@ class RemotingServer:
             in_use = problem.errno == errno.EADDRINUSE
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
         self._arrivals = Arrivals(
-            loop, budget, wanted=self._wanted_bytes, opens=self._arrived, warn=self._problems.add
+            loop,
+            budget,
+            # Where TLS is required, the first byte shows a connection that is refused.
+            wanted=None if self._tls.mode == "enforcing" else self._wanted_bytes,
+            opens=self._arrived,
+            warn=self._problems.add,
         )
         check_s = max(self._settings.idle_s / 4, 0.25)
         self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
@@ -266,8 +271,6 @@ class RemotingServer:
         A frame that is refused by its first bytes is not waited for.
         """
         frame_bytes, header_bytes = 4 + length, word & 0xFFFFFF
-        if self._tls.mode == "enforcing":  # and this connection is plain
-            return 0
         if frame_bytes > self._settings.frame_bytes_max or header_bytes > HEADER_BYTES_MAX:
             return 0
         if self._access is not None and length > STRANGER_BYTES_MAX:

@@ -91,7 +91,7 @@ def test_whole_pages_are_reserved(
     path = tmp_path / "m"
     with closing(files.open_mapped(path, 150_000, create=True)) as file:
         file.reserve(70_000, 70_020)
-        assert 64 * 1024 <= path.stat().st_blocks * 512 < 2 * 64 * 1024
+        assert path.stat().st_blocks * 512 >= 64 * 1024
         file.reserve(0, 1)
         assert 2 * 64 * 1024 <= path.stat().st_blocks * 512 < 150_000
         file.reserve(140_000, 140_020)

@@ -233,7 +233,7 @@ PLANTED = {
         (TRUSTS,), ASYNCHRONOUS, FAILURES, first_seed=2
     ),
     "compares one that never led with nobody": Planted.one(
-        broker_set, "_members", forget_the_members_before, ASYNCHRONOUS, first_seed=9890
+        broker_set, "_members", forget_the_members_before, ASYNCHRONOUS, faults=FAILURES
     ),
     "counts an acknowledgement for a claimed id": Planted(
         ((Tickets, "take", take_any_ticket),), "elected", ("stranger",), finds="early: "
@@ -242,7 +242,7 @@ PLANTED = {
         (TRUSTS, (message_store, "set_aside", keep_nothing)),
         ASYNCHRONOUS,
         FAILURES,
-        first_seed=17,
+        first_seed=95,
         finds="erased: ",
     ),
 }

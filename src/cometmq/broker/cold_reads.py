@@ -5,9 +5,8 @@ the disk has read the page. So a pull first finds the pages that it needs and th
 memory; a thread reads them, and the pull runs again. Meanwhile the other frames of its connection
 wait, in their order; other connections are served.
 
-A file that is read in order is read in blocks, some of them ahead, two or more at a time: else the
-disk would have nothing to do while a block is copied. Pulls that need the same block wait for one
-read. Single records, for example those that a client requests by their ids, have
+A file that is read in order is read in blocks, some of them ahead. Pulls that need the same block
+wait for one read. Single records, for example those that a client requests by their ids, have
 threads of their own, so that neither kind waits for a crowd of the other.
 
 A disk that cannot read fails the request with its error. The pages are not touched then: that would
@@ -139,11 +138,10 @@ class ColdReads:
     def _read_in_order(self, part: ColdPart, group: str) -> list[asyncio.Future[None]]:
         """Read a part up to the end of its block, and blocks after it that no request waits for."""
         stop = min(part.useful_to, -(-part.stop // BLOCK_BYTES) * BLOCK_BYTES)
-        found = self._blocks.get((part.file, stop))
-        block = found or self._begin(part.file, part.start, stop, group)
+        block = self._blocks.get((part.file, stop))
+        if block is None:
+            block = self._begin(part.file, part.start, stop, group)
         block.ahead_to = max(block.ahead_to, min(part.useful_to, stop + AHEAD_BYTES))
-        if found is None:
-            self._read_ahead(block)
         if block.start <= part.start:
             return [block.done]
         before = partial(part.file.bring_in, part.start, block.start)
@@ -202,19 +200,18 @@ class ColdReads:
             self._problems.add("%s", problem)
 
     def _ended(self, block: _Block, done: asyncio.Future[None]) -> None:
+        """Read the next block, if a pull will need it soon."""
         del self._blocks[block.file, block.stop]
-        if not done.cancelled() and done.exception() is None:
-            self._read_ahead(block)
-
-    def _read_ahead(self, block: _Block) -> None:
-        """Read the next block that no read has reached yet, if a pull will need it soon."""
-        if self._closed or self._waiting >= THREADS:  # by reads that a pull waits for
+        if self._closed or done.cancelled() or done.exception() is not None:
+            return
+        if self._waiting >= THREADS:  # by reads that a pull waits for
             return
         start = block.stop
         while start < block.ahead_to and len(self._blocks) < UNDER_WAY_MAX:
             stop = min(start + BLOCK_BYTES, block.ahead_to)
-            is_under_way = (block.file, stop) in self._blocks
-            if not is_under_way and not block.file.is_resident(start, stop):
+            if (block.file, stop) in self._blocks:
+                return  # which is itself followed by others
+            if not block.file.is_resident(start, stop):
                 self._begin(block.file, start, stop, block.group).ahead_to = block.ahead_to
                 return
             start = stop

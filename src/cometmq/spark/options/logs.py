@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
+from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, names_of, option
 from cometmq.spark.options.payloads import PayloadOptions
 
 _MIB = 1024 * 1024
@@ -114,7 +114,7 @@ class LogOptions(PayloadOptions):
 
     def topics(self) -> frozenset[str]:
         """Return the topics to read, none for all."""
-        return _names(self.subscribe)
+        return frozenset(names_of(self.subscribe))
 
     def places(self) -> dict[str | None, tuple[str, ...]]:
         """Return the paths by the names of their brokers; None for a broker without a name."""
@@ -147,10 +147,6 @@ def _json(text: str, name: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise OptionError(f"{name}: expected JSON, met {text!r}: {error}") from None
-
-
-def _names(text: str | None) -> frozenset[str]:
-    return frozenset(each.strip() for each in (text or "").split(",") if each.strip())
 
 
 def position_document(text: str | None, name: str) -> str | dict[str, int] | None:

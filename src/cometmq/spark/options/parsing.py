@@ -115,6 +115,12 @@ def options_of(kind: type) -> tuple[Option, ...]:
     )
 
 
+def names_of(text: str | None) -> tuple[str, ...]:
+    """Return the names of a text with commas between, each once and in its order."""
+    names = (each.strip() for each in (text or "").split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
 def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
     """Return the options that ``given`` stands for.
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 from cometmq.model.delay import UNITS_MS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.connection import ConnectionOptions, check_references
-from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, option
+from cometmq.spark.options.parsing import NO_PUSH_DOWN, NO_SNAPSHOT, names_of, option
 from cometmq.spark.options.payloads import PayloadOptions
 
 ERROR, LATEST = "error", "latest"
@@ -162,8 +162,7 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
 
     def topics(self) -> tuple[str, ...]:
         """Return the topics of `subscribe`, none if others are read."""
-        names = (each.strip() for each in (self.subscribe or "").split(","))
-        return tuple(dict.fromkeys(name for name in names if name))
+        return names_of(self.subscribe)
 
     def check(self) -> None:
         """Refuse options that contradict each other.

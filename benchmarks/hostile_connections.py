@@ -6,6 +6,11 @@ hostile connections are opened, then beside all of them, and at last while all o
 The hostile peers are one process without CometMQ; a connection that the broker closes is opened
 again at the same rate.
 
+In each round the same is measured once more with the hostile connections at `plain_server.py`, a
+process beside the broker that accepts them and takes the processor time that the broker took for
+each. The broker has no part in what the honest client notices then: it is the kernel of this
+machine, and the competition for its processors.
+
 Examples::
 
     .venv/bin/python benchmarks/hostile_connections.py   writes results/hostile-connections.md
@@ -54,6 +59,9 @@ RATE = 200.0
 """Requests of the honest client in a second, half of them sends and half of them pulls."""
 PHASES_S = {"alone": 8.0, "opening": 11.0, "steady": 8.0, "ending": 3.0}
 DRIP_S = 5.0
+ANSWER_BYTES = 32 * 1024
+"""The plain server sends so much to a peer that reads nothing: what the broker hands to the kernel
+of a connection at first."""
 LARGE_TOPIC = "large"
 LARGE_BYTES = 8 * 1024
 LARGE_COUNT = 32
@@ -119,6 +127,17 @@ def main() -> None:
         for _ in range(asked.rounds):
             for name in asked.kinds:
                 found = _measure(asked.folder / "hostile", KINDS[name], asked.connections)
+                plain = _measure(
+                    asked.folder / "hostile",
+                    KINDS[name],
+                    asked.connections,
+                    plain_work_s=_work_s(found, asked.connections),
+                )
+                found |= {
+                    f"plain {key}": figure
+                    for key, figure in plain.items()
+                    if key.startswith(("p99", "ratio"))
+                }
                 rows[name].append(found)
                 loads.append(os.getloadavg()[0])
                 print(name, json.dumps({k: round(v, 2) for k, v in found.items()}), flush=True)
@@ -138,21 +157,36 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(folder: Path, kind: Kind, count: int) -> dict[str, float]:
-    """Run one round of one kind on a new broker."""
+def _work_s(found: dict[str, float], count: int) -> float:
+    """The processor time that the broker took for each connection that was opened."""
+    own_s = found["cpu alone"] / PHASES_S["alone"] * PHASES_S["opening"]
+    opened = min(count, OPENED_PER_S * PHASES_S["opening"])
+    return max(0.0, found["cpu opening"] - own_s) / opened
+
+
+def _measure(
+    folder: Path, kind: Kind, count: int, *, plain_work_s: float | None = None
+) -> dict[str, float]:
+    """Run one round of one kind on a new broker; with a work, on a plain server beside it."""
     shutil.rmtree(folder, ignore_errors=True)
+    answer = 0 if kind.reads else ANSWER_BYTES
     server = Standalone(folder, settings={"flushDiskType": "ASYNC_FLUSH"})
     server.start()
     try:
         _store_large(server)
-        with _program("honest_client.py", str(server.ports.broker), str(RATE)) as honest:
+        with (
+            _program("honest_client.py", str(server.ports.broker), str(RATE)) as honest,
+            _program("plain_server.py", str(answer), str(plain_work_s or 0)) as other,
+        ):
             assert honest.stdout is not None
             assert honest.stdout.readline() == "ready\n"
+            assert other.stdout is not None
+            port = int(other.stdout.readline())
             watch = BrokerWatch(server)
             edges = {"begin": time.monotonic()}
             _wait(edges, "alone", watch)
             plan = Plan(
-                server.ports.broker,
+                server.ports.broker if plain_work_s is None else port,
                 count,
                 OPENED_PER_S,
                 begin=_text(kind.begin()),
@@ -309,17 +343,18 @@ def _table(rows: dict[str, list[dict[str, float]]], noise: machine.Noise) -> lis
     """One line for each kind and phase; the worse quartile decides, of few rounds the worst."""
     lines = [
         "| hostile connections | phase | p50, ms | p99, ms | worst, ms | p99 beside p99 alone"
-        f" | ≤ {TARGET:g} | broker, MiB"
+        f" | ≤ {TARGET:g} | p99, ms, connections at a plain server | beside p99 alone | broker, MiB"
         " | sockets of the machine, MiB | processor time of the broker, s |",
-        "|---|---|--:|--:|--:|--:|---|--:|--:|--:|",
+        "|---|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|",
     ]
     for name, rounds in rows.items():
         for phase in PHASES_S:
             cells = [_cell(rounds, f"{figure} {phase}") for figure in ("p50", "p99", "worst")]
-            verdict = ratio = ""
+            verdict = ratio = plain_ratio = ""
             if phase != "alone":
                 ratios = sorted(found[f"ratio {phase}"] for found in rounds)
-                ratio = f"{median(ratios):.2f} ({ratios[0]:.2f}, {ratios[-1]:.2f})"
+                ratio = _cell(rounds, f"ratio {phase}")
+                plain_ratio = _cell(rounds, f"plain ratio {phase}")
                 if len(ratios) < ROUNDS_MIN:
                     verdict = "no verdict"
                 else:
@@ -328,7 +363,9 @@ def _table(rows: dict[str, list[dict[str, float]]], noise: machine.Noise) -> lis
                     verdict += ", noisy" if noise.total > NOISE_MAX else ""
             memory = [f"{max(found[f'{key} {phase}'] for found in rounds):,.0f}" for key in _MEMORY]
             cpu = _cell(rounds, f"cpu {phase}")
-            lines.append(f"| {' | '.join([name, phase, *cells, ratio, verdict, *memory, cpu])} |")
+            plain = [_cell(rounds, f"plain p99 {phase}"), plain_ratio]
+            row = [name, phase, *cells, ratio, verdict, *plain, *memory, cpu]
+            lines.append(f"| {' | '.join(row)} |")
     lines += ["", "Connections at the end of the phase *steady*:", ""]
     lines += ["| hostile connections | open | closed by the broker |", "|---|--:|--:|"]
     for name, rounds in rows.items():

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-core setup-test setup-spark setup-docs compile check quick changed test test-interop test-all test-lowest bench bench-client bench-spark docs docs-site generate demo pipeline-demo clean
+.PHONY: help setup setup-core setup-test setup-demo setup-spark setup-docs compile check quick changed test test-interop test-all test-lowest bench bench-client bench-spark docs docs-site generate demo pipeline-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -17,6 +17,10 @@ setup-core:
 
 setup-test:
 	@$(PYTHON) make_venv.py test
+
+setup-demo: setup-core
+	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m cometmq.spark.java
+	@$(PYTHON) make_venv.py demo
 
 setup-spark: ## add what the Spark tests need to .venv; safe while other tests run
 	@$(PYTHON) make_venv.py spark
@@ -76,8 +80,9 @@ demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; n
 	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m cometmq demo
 	@test -x $(BIN)/cometmq || echo "next: 'make setup' installs CometMQ into .venv; docs/howto/install.md shows other ways"
 
-pipeline-demo: compile setup-spark ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
-	@$(BIN)/python examples/spark/pipeline_demo.py --folder build/pipeline-demo
+pipeline-demo: setup-demo ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
+	@$(BIN)/python build_ext.py --prune
+	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python examples/spark/pipeline_demo.py --folder build/pipeline-demo
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,9 +1,9 @@
-"""Makes ``.venv`` in layers, each when it is first needed: core, test, and spark or docs on top.
+"""Makes ``.venv`` in layers, each when it is first needed: core, test, and others on top.
 
 ``python make_venv.py LAYER`` makes a layer and those below it. A layer is made again when its part
 of ``pyproject.toml`` has changed. A layer never changes a package of the layers below it, so tests
 may run while the next layer is installed. A ``.venv`` of another Python or another place is made
-anew.
+anew. The layer demo stands on core alone: what it runs needs no tool of a developer.
 """
 
 import sys
@@ -30,19 +30,22 @@ from cometmq.system.platforms import SYSTEM
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-SECONDS = {"core": 5, "test": 20, "spark": 60, "docs": 10}
+SECONDS = {"core": 5, "test": 20, "demo": 40, "spark": 60, "docs": 10}
 """How long each layer takes with a fast network and an empty cache."""
 PROGRESS_S = 5.0
 """Seconds between two lines about the progress of an installation."""
 LAYERS = {
     "core": (),
     "test": ("build", "check", "test"),
+    "demo": ("spark",),
     "spark": ("test-spark",),
     "docs": ("docs",),
 }
 """The layers, each with its extras in ``pyproject.toml``."""
 BASE = ("core", "test")
 """The layers below the others, from bottom to top."""
+BELOW = dict.fromkeys(LAYERS, BASE) | {"core": (), "test": ("core",), "demo": ("core",)}
+"""The layers that are made before each layer."""
 _OWN_EXTRAS = re.compile(r"cometmq\[([\w,-]+)\]")
 _PIP_OLDEST = (22, 3)
 """The first pip with the option ``--python``."""
@@ -53,8 +56,7 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in LAYERS:
         sys.exit(f"make_venv.py needs one of {', '.join(LAYERS)}, not {sys.argv[1:]}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    layers = list(dict.fromkeys([*BASE, sys.argv[1]]))
-    layers = layers[: layers.index(sys.argv[1]) + 1]
+    layers = (*BELOW[sys.argv[1]], sys.argv[1])
     if all(_is_current(layer, project) for layer in layers):
         return 0
     VENV.mkdir(exist_ok=True)

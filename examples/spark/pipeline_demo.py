@@ -34,6 +34,7 @@ from cometmq.client import CometError
 from cometmq.model.topic import dlq_topic
 from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
 from cometmq.spark.checks import compare, dead_letters, gaps
+from cometmq.spark.java import find_java
 from cometmq.spark.sessions import local_session
 
 ORDER = "order STRING, customer STRING, country STRING, amount DOUBLE, state STRING"
@@ -58,6 +59,7 @@ def main(
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, _end)
     try:
+        find_java()
         with tempfile.TemporaryDirectory(prefix="cometmq-demo-") as own, _stopped_spark():
             kept.mkdir(parents=True)
             good = _Demo(console, Path(own), kept, rate).run(seconds)

@@ -27,7 +27,7 @@ import pytest
 if not any(Path(folder, "support").is_dir() for folder in sys.path):  # benchmarks import it, too
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from support.runner.spark_layer import JAVA_OLDEST, java_version
+from cometmq.spark.java import JAVA_OLDEST, java_version
 from support.runner.tiers import find_program
 
 HERE = Path(__file__).resolve().parent
@@ -101,7 +101,7 @@ def java_home() -> Path:
     """The home of a Java that Spark runs on; installs it on CI, skips the test elsewhere."""
     asked = os.environ.get("JAVA_HOME")
     java = Path(asked, "bin", "java") if asked else Path(command("java"))
-    version = java_version(java)
+    version = java_version(java) or JAVA_OLDEST
     if version < JAVA_OLDEST and ON_CI:
         _apt_install(PACKAGES["java"])
         return Path(sorted(Path("/usr/lib/jvm").glob(f"java-{JAVA_OLDEST}-*"))[0])

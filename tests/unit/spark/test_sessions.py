@@ -1,4 +1,4 @@
-"""The settings of our sessions, and errors if Java or a daemon is missing."""
+"""The settings of our sessions, and the error of a daemon that ends."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.sessions import (
-    SparkStartError,
-    StandaloneCluster,
-    _named,
-    find_java,
-    session_settings,
-)
-
-
-def fake_java(home: Path, script: str) -> Path:
-    path = home / "bin" / "java"
-    path.parent.mkdir(parents=True)
-    path.write_text(script)
-    path.chmod(0o755)
-    return path
+from cometmq.spark.java import SparkStartError
+from cometmq.spark.sessions import StandaloneCluster, _named, session_settings
 
 
 def test_sessions_keep_to_loopback_and_utc() -> None:
@@ -48,40 +35,13 @@ def test_settings_may_be_named_as_keywords_or_as_spark_names_them() -> None:
     assert named == {"spark.local.dir": "/x", "spark.sql.a_b": "1", "spark.c": "true"}
 
 
-def test_java_of_java_home_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = fake_java(tmp_path, "#!/bin/sh\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-
-    assert find_java() == str(java)
-
-
-def test_a_missing_java_is_said_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkStartError, match="JAVA_HOME is not set: Spark needs Java 17"):
-        find_java()
-
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    with pytest.raises(SparkStartError, match=r"below JAVA_HOME=\S+nowhere: Spark needs Java 17"):
-        find_java()
-
-
-def test_a_java_that_is_too_old_is_refused_with_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_java(tmp_path, "#!/bin/sh\necho 'openjdk version \"11.0.26\" 2025-01-21' >&2\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-
-    with pytest.raises(SparkStartError, match=r"is of version 11: Spark needs Java 17 or newer"):
-        find_java()
-
-
 def test_a_daemon_that_ends_is_an_error_that_quotes_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_java(tmp_path / "java", "#!/bin/sh\necho no room for a heap >&2\nexit 3\n")
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho no room for a heap >&2\nexit 3\n")
+    java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     cluster = StandaloneCluster(folder=tmp_path / "cluster")
 

@@ -20,6 +20,7 @@ from cometmq.broker.groups.feature import GroupsFeature
 from cometmq.broker.life import Life
 from cometmq.broker.maintenance.feature import MaintenanceFeature
 from cometmq.broker.offsets.feature import OffsetsFeature
+from cometmq.broker.producer_sessions.feature import ProducerSessionsFeature
 from cometmq.broker.pulling.feature import PullingFeature
 from cometmq.broker.queries.feature import QueriesFeature
 from cometmq.broker.registration.feature import RegistrationFeature
@@ -51,6 +52,7 @@ class Features(NamedTuple):
     clients: ClientsFeature
     filters: FiltersFeature
     offsets: OffsetsFeature
+    producer_sessions: ProducerSessionsFeature
     sending: SendingFeature
     pulling: PullingFeature
     topics: TopicsFeature
@@ -105,6 +107,7 @@ def assemble(
         tls=log_tls,
         needs_greeting=access.control is not None,
     )
+    producer_sessions = ProducerSessionsFeature(core, durability)
     sources = Sources(
         core,
         durability.commit,
@@ -113,6 +116,7 @@ def assemble(
         replication.master,
         replication.log_copy,
         None if elected is None else elected.role,
+        producer_sessions.sessions,
     )
     clients = ClientsFeature(core)
     pulling = PullingFeature(core, durability, delay, access.control)
@@ -131,7 +135,16 @@ def assemble(
         clients=clients,
         filters=FiltersFeature(core),
         offsets=OffsetsFeature(core),
-        sending=SendingFeature(core, durability, delay, clients, access.control, forwards),
+        producer_sessions=producer_sessions,
+        sending=SendingFeature(
+            core,
+            durability,
+            delay,
+            clients,
+            producer_sessions.sessions,
+            access.control,
+            forwards,
+        ),
         pulling=pulling,
         topics=TopicsFeature(core, registration, pulling),
         groups=GroupsFeature(core),

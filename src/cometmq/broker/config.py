@@ -337,6 +337,18 @@ class BrokerSettings:
     broker_fast_failure_enable: bool = setting(True, key="brokerFastFailureEnable", remote=True)
     """Whether requests that have waited too long are refused."""
 
+    producer_sessions_max: int = setting(
+        100_000, key="producerSessionsMax", low=4, high=10_000_000, remote=True
+    )
+    """How many producer sessions the broker keeps; one topic may have a fourth of them. Programs
+    that write with Spark have one for each topic, job and partition."""
+
+    producer_session_expiry_ms: int = setting(
+        604_800_000, key="producerSessionExpiryMs", unit="ms", low=60_000, remote=True
+    )
+    """A producer session that is not used for so long is forgotten: a task that is repeated later
+    stores its messages again."""
+
     # --- transactions ---------------------------------------------------------------------------
 
     reject_transaction_message: bool = setting(False, key="rejectTransactionMessage", remote=True)

@@ -5,7 +5,7 @@ such as a connector, uses these parts instead:
 
     ClientConnection   connects to name servers and brokers; sends any request
     QueuePulls         pulls of one queue, as the bytes that brokers store
-    EncodedSender      sends encoded messages, one attempt per call
+    EncodedSender      sends encoded messages, one attempt per call; opens producer sessions
 
 All of them belong to the event loop in which the connection was started. A library without a loop
 runs them in a portal (`cometmq.client.blocking.portal`).
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -31,13 +31,20 @@ from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.model import property_names as names
+from cometmq.model.errors import ResponseError
 from cometmq.model.message import Message
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import decode_batch
-from cometmq.protocol.codes import LanguageCode, RequestCode
+from cometmq.protocol.bodies.producer_session import ProducerSessionBounds
+from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.headers.base import Header, encode_fields
+from cometmq.protocol.headers.producer_session import (
+    OpenProducerSessionRequest,
+    OpenProducerSessionResponse,
+)
+from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import CallTimeoutError, Connection, RemotingClient, check
 
@@ -46,14 +53,25 @@ __all__ = [
     "MASTER_ID",
     "ClientConnection",
     "EncodedSender",
+    "OpenedSession",
+    "ProducerSession",
     "Pull",
     "PullResult",
     "QueuePulls",
     "Route",
+    "SessionFencedError",
     "parse_addresses",
     "route_from",
 ]
 
+_STORED = frozenset(
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Response codes of what is stored, but less safely than the broker is configured."""
 _BATCH_PROPERTIES = encode_properties({names.WAIT: "true"}).decode()
 
 
@@ -312,6 +330,57 @@ class _PullWaiter:
         self._response.set_exception(exception)
 
 
+class ProducerSession(NamedTuple):
+    """A producer session as one attempt has opened it, which its sends name."""
+
+    name: str
+    """The name that all attempts of a task share."""
+    owner: str
+    """The name of this attempt alone."""
+    epoch: int
+
+
+class OpenedSession(NamedTuple):
+    """The response of one broker to an attempt that opens a producer session."""
+
+    epoch: int
+    brokers: frozenset[str]
+    """The names of all brokers at which the session was opened for this batch."""
+    begins: tuple[int, ...]
+    """The end of each queue of this broker when the session was first opened for this batch."""
+    ends: tuple[int, ...]
+    """The end of each queue now. No earlier attempt stores a message there or behind it."""
+    is_complete: bool
+    """Whether all messages since the first opening are still stored."""
+    is_safe: bool
+    """Whether all messages before the ends are flushed and replicated as configured."""
+
+
+class SessionFencedError(ResponseError):
+    """Another attempt has opened the producer session with this epoch, or a newer one.
+
+    Args:
+        code, remark: of the response.
+        newest: the newest epoch.
+    """
+
+    def __init__(self, code: int, remark: str, newest: int) -> None:
+        super().__init__(code, remark)
+        self.newest = newest
+
+
+class _SessionOutgoing(Outgoing):
+    """A message or a batch that is sent in a producer session."""
+
+    session: ProducerSession
+
+    def header(self, *args: Any, **fields: Any) -> SendMessageV2Request:
+        """Make the header of an attempt, as `Outgoing.header`, with the session."""
+        header = super().header(*args, **fields)
+        header.producer_session, header.producer_owner, header.producer_epoch = self.session
+        return header
+
+
 class EncodedSender:
     """Sends encoded messages. Each call is one attempt; retries are the caller's.
 
@@ -321,6 +390,7 @@ class EncodedSender:
     """
 
     def __init__(self, connection: ClientConnection, group: str) -> None:
+        self._connection = connection
         self._sender = Sender(connection._core, group, ProducerSettings(retries=1))
 
     async def queues(self, topic: str, *, timeout: float) -> list[MessageQueue]:
@@ -345,6 +415,7 @@ class EncodedSender:
         single: bool = False,
         queue: MessageQueue | None = None,
         retried: frozenset[int] = frozenset(),
+        session: ProducerSession | None = None,
         timeout: float,
     ) -> SendReceipt:
         """Send messages in one request.
@@ -356,6 +427,7 @@ class EncodedSender:
                 delayed messages and messages of retry topics need.
             queue: the target queue; None for any queue of the topic.
             retried: response codes after which a send to any queue tries one other broker.
+            session: the producer session of the send, opened at the queue's broker; None for none.
             timeout: in seconds.
 
         Raises:
@@ -366,15 +438,18 @@ class EncodedSender:
         """
         wire_topic = self._sender.namespace.wrap_topic(topic)
         message = Message(topic=topic, body=b"")
+        make = Outgoing if session is None else _SessionOutgoing
         if single:
             (item,) = decode_batch(items)
             text = item.properties.decode()
-            outgoing = Outgoing(wire_topic, message, "", item.body, text, flag=item.flag)
+            outgoing = make(wire_topic, message, "", item.body, text, flag=item.flag)
         else:
             code = RequestCode.SEND_BATCH_MESSAGE
-            outgoing = Outgoing(
+            outgoing = make(
                 wire_topic, message, "", items, _BATCH_PROPERTIES, is_batch=True, code=code
             )
+        if isinstance(outgoing, _SessionOutgoing) and session is not None:
+            outgoing.session = session
         policy = RetryPolicy(
             0 if queue else 1,
             0,
@@ -385,3 +460,72 @@ class EncodedSender:
         )
         target = SendTarget(queue) if queue else ANY_QUEUE
         return await self._sender.send(outgoing, target, timeout=timeout, policy=policy)
+
+    async def session_brokers(self, topic: str) -> dict[str, str]:
+        """Return the brokers at which a producer session of a topic is opened: name and address.
+
+        The route is requested anew. Static topics have no such brokers: a queue of theirs moves.
+
+        Raises:
+            TopicNotFoundError: the name server knows no such topic.
+            NameServerError: no name server responded.
+        """
+        route = await self._connection.route(self._sender.namespace.wrap_topic(topic))
+        if route.hosts:
+            return {}
+        names = sorted({queue.broker_name for queue in route.publish_queues})
+        masters = {name: route.master(name) for name in names}
+        return {name: address for name, address in masters.items() if address is not None}
+
+    async def open_session(
+        self,
+        topic: str,
+        address: str,
+        session: ProducerSession,
+        *,
+        batch: int,
+        brokers: Sequence[str],
+        timeout: float,
+    ) -> OpenedSession:
+        """Open a producer session at a broker: earlier attempts cannot send there any more.
+
+        Args:
+            topic: the topic's name.
+            address: the broker's address.
+            session: the session; with epoch 0 the broker chooses the next one.
+            batch: the number of the batch. Messages of earlier batches do not count.
+            brokers: the names of all brokers at which this attempt opens the session.
+            timeout: in seconds.
+
+        Raises:
+            SessionFencedError: another attempt has this epoch, or a newer one.
+            ResponseError: the broker refused. REQUEST_CODE_NOT_SUPPORTED: it has no producer
+                sessions, for example a broker of RocketMQ.
+            RemotingError: no response; the session may be open.
+        """
+        header = OpenProducerSessionRequest(
+            topic=self._sender.namespace.wrap_topic(topic),
+            session=session.name,
+            owner=session.owner,
+            epoch=session.epoch,
+            batch=batch,
+            brokers=";".join(brokers),
+        )
+        remoting = self._connection._core.remoting
+        code = RequestCode.OPEN_PRODUCER_SESSION
+        response = await remoting.call(address, code, header, timeout=timeout)
+        if response.code == ResponseCode.PRODUCER_FENCED and response.has_fields:
+            newest = response.header(OpenProducerSessionResponse).epoch
+            raise SessionFencedError(response.code, response.remark or "", newest)
+        if response.code not in _STORED:
+            check(response)
+        opened = response.header(OpenProducerSessionResponse)
+        bounds = ProducerSessionBounds.decode(response.body)
+        return OpenedSession(
+            opened.epoch,
+            frozenset(filter(None, opened.brokers.split(";"))),
+            tuple(bounds.begins),
+            tuple(bounds.ends),
+            opened.is_complete,
+            response.code not in _STORED,
+        )

@@ -29,6 +29,7 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+PRODUCER_SESSION_TOPIC: Final = "rmq_sys_COMETMQ_PRODUCER_SESSIONS"
 SYNC_BROKER_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 SYSTEM_TOPICS: Final = frozenset(
@@ -55,6 +56,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         TRANSACTION_DISCARD_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        PRODUCER_SESSION_TOPIC,
     }
 )
 """System topics that no client may send to."""

@@ -177,6 +177,8 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+    OPEN_PRODUCER_SESSION = 420001
+    """Of CometMQ, as the response codes of producer sessions are; far from RocketMQ's numbers."""
 
 
 class ResponseCode(IntEnum):
@@ -247,6 +249,14 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+    PRODUCER_FENCED = 420101
+    """A newer attempt has opened the producer session."""
+    PRODUCER_SESSION_UNKNOWN = 420102
+    """The broker does not know the session, or not its epoch: it has to be opened again."""
+    PRODUCER_BATCH_OLD = 420103
+    """The session was opened for a newer batch."""
+    PRODUCER_SESSIONS_FULL = 420104
+    """The broker has as many producer sessions as it may have."""
     RPC_UNKNOWN = -1000
     RPC_ADDR_IS_NULL = -1002
     RPC_SEND_TO_CHANNEL_FAILED = -1004

@@ -56,8 +56,10 @@ _LETTERS, _NAMES = 1 << 14, 1 << 15
 _NAME_OF = (
     b"producerGroup", b"topic", b"defaultTopic", b"defaultTopicQueueNums", b"queueId", b"sysFlag",
     b"bornTimestamp", b"flag", b"properties", b"reconsumeTimes", b"unitMode", b"maxReconsumeTimes",
-    b"batch",
+    b"batch", b"producerSession",
 )  # fmt: skip
+_SESSION = 13
+"""The number of the long name that stands where the letter n does: the general path checks it."""
 _OTHER = -1
 
 
@@ -127,6 +129,8 @@ class SendHeaderReader(HeaderScanner):
         self.code = 320 if header.batch else 310  # the parser does not show that of short names
         if header.sys_flag < 0 or (header.reconsume_times or 0) < 0:
             return False
+        if header.producer_session is not None:
+            return False
         try:
             self.send.take_header(header, b"")
         except UnicodeEncodeError:
@@ -140,6 +144,8 @@ class SendHeaderReader(HeaderScanner):
         field = _field_of(memory, name, name_end)
         if field < 0:
             return kind != _ESCAPED
+        if field == _SESSION and name_end - name > 1:
+            return False
         self._seen |= _LETTERS if name_end - name == 1 else _NAMES
         if self._seen & 1 << field:
             return False

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.forwarding import Forwarding
+    from cometmq.broker.producer_sessions.sessions import ProducerSessions
 
 
 class SendingFeature(BrokerFeature):
@@ -38,6 +39,7 @@ class SendingFeature(BrokerFeature):
         durability: acknowledges stored messages; refuses sends while replicas lack.
         delay: the delay levels.
         clients: know which queues are locked.
+        sessions: check the sends of producer sessions.
         access: checks sends; None without access control.
         forwarding: forwards sends to the elected master; None without a controller.
     """
@@ -48,6 +50,7 @@ class SendingFeature(BrokerFeature):
         durability: DurabilityFeature,
         delay: DelayFeature,
         clients: ClientsFeature,
+        sessions: ProducerSessions,
         access: AccessControl | None,
         forwarding: Forwarding | None,
     ) -> None:
@@ -69,6 +72,7 @@ class SendingFeature(BrokerFeature):
             new_unique_key=UniqueIds().next,
             now_ms=core.clock.now_ms,
         )
+        self._validation.check_session = sessions.check_send
 
     def _rules(self) -> SendRules:
         core = self._core

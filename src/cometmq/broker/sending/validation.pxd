@@ -18,6 +18,7 @@ cdef class SendValidation:
     cdef object _new_unique_key
     cdef object _now_ms
     cdef object _queue_chance
+    cdef public object check_session
     cdef dict _broker_properties
     cdef bytes _suffix
     cdef bytes _batch_suffix
@@ -34,7 +35,9 @@ cdef class SendValidation:
         topic=str, config=object, more=bytes, found=cython.int, text=cython.p_uchar)
     cpdef bint route_common(self, Send send) except -1
     cdef long long _count_unchecked_queues(self, str topic, object config) except -1
+    @cython.locals(header=object)
     cpdef route(self, Send send)
+    cdef _check_session(self, object header)
     cpdef check_and_route(self, Send send)
     cdef _route_message(self, Send send, object header)
     cdef _route_batch(self, Send send, object header)

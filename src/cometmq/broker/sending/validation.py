@@ -152,6 +152,8 @@ class SendValidation:
         self._new_unique_key = new_unique_key
         self._now_ms = now_ms
         self._queue_chance = queue_chance
+        self.check_session: Callable[[str, str, int, str], object] | None = None
+        """Checks a send by topic, name, epoch and owner of its producer session."""
         self._configs = topics.all()  # a lookup calls no function of Python
         self._topic: str | None = None
         """The topic of the last send, with the settings that it has had in this read batch."""
@@ -237,7 +239,11 @@ class SendValidation:
 
         Raises:
             ResponseError: it may not be stored; nothing was.
+            PrerequisiteError: something has to be created or read first.
         """
+        header = send.header
+        if header is not None and header.producer_session is not None:
+            self._check_session(header)
         self.forget_topic()
         if not self.route_common(send):
             self.check_and_route(send)
@@ -295,6 +301,12 @@ class SendValidation:
         """Replace the properties of the request by the properties to store."""
         send.text_at = send.text_end = 0
         send.more = encode_properties(properties)
+
+    def _check_session(self, header: SendHeader) -> None:
+        """Refuse a send of another attempt than the newest of its producer session."""
+        if self.check_session is not None:
+            name, owner = header.producer_session or "", header.producer_owner or ""
+            self.check_session(header.topic, name, header.producer_epoch or 0, owner)
 
     # --- checks -------------------------------------------------------------------------------
 

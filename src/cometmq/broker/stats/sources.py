@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cometmq.broker.delay.delivery import ScheduledDelivery
     from cometmq.broker.durability.group_commit import GroupCommit
     from cometmq.broker.failover.elected_role import ElectedRole
+    from cometmq.broker.producer_sessions.sessions import ProducerSessions
     from cometmq.broker.replication.master import Master
     from cometmq.broker.replication.slave import LogCopy
     from cometmq.broker.stats.group_lag import GroupLags
@@ -29,6 +30,7 @@ class Sources(msgspec.Struct, frozen=True):
     master: Master
     log_copy: Deferred[LogCopy]
     elected: ElectedRole | None
+    producer_sessions: ProducerSessions
 
     def lags(self) -> GroupLags:
         """Make what returns the lags of groups."""

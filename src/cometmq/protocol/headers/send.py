@@ -29,6 +29,9 @@ class SendMessageRequest(_MessageFields, kw_only=True):
 
     batch: bool | None = None
     max_reconsume_times: Int32 | None = None
+    producer_session: str | None = None
+    producer_epoch: Int64 | None = None
+    producer_owner: str | None = None
 
 
 class SendMessageV2Request(Header, kw_only=True):
@@ -52,6 +55,10 @@ class SendMessageV2Request(Header, kw_only=True):
     max_reconsume_times: Int32 | None = field(name="l", default=None)
     batch: bool | None = field(name="m", default=None)
     bname: str | None = field(name="n", default=None)
+    producer_session: str | None = field(name="producerSession", default=None)
+    """The producer session of the send, at a broker of CometMQ; its epoch and its owner follow."""
+    producer_epoch: Int64 | None = field(name="producerEpoch", default=None)
+    producer_owner: str | None = field(name="producerOwner", default=None)
 
 
 class SendMessageResponse(Header, kw_only=True):

@@ -27,9 +27,10 @@ from cometmq.broker.sending.send import Send
 from cometmq.broker.sending.validation import SendRules
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.model.errors import ResponseError
 from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.protocol.codes import FORWARDED, RequestCode
+from cometmq.protocol.codes import FORWARDED, RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
 from cometmq.protocol.signed_fields import RequestCheck
@@ -743,6 +744,43 @@ async def test_forwarded_sends_take_the_long_way_in_each_build(
         await client.settled()
         assert side.handled == handled, remark
     assert len(all_messages(side.store, "T", 1)) == 3
+    side.store.abandon()
+
+
+SESSION = {"producerSession": "s", "producerEpoch": "3", "producerOwner": "o"}
+
+
+@pytest.mark.parametrize("form", request_variants.FORMS)
+async def test_sends_of_producer_sessions_take_the_long_way(both: Both, form: str) -> None:
+    checked: list[tuple[object, ...]] = []
+
+    def check(*session: object) -> None:
+        checked.append(session)
+        if session[2] != 3:
+            raise ResponseError(ResponseCode.PRODUCER_FENCED, "fenced")
+
+    for side in (both.fast, both.general):
+        side.validation.check_session = check
+    code = "10" if form in ("go", "cpp", "binary 10") else "310"
+    write = partial(request_variants.header_of, form, code=code)
+    fenced = SESSION | {"producerEpoch": "2"}
+    stream = [frame(write(FIELDS | more)) for more in ({}, SESSION, fenced, {})]
+
+    assert await both.same(b"".join(stream)) == 2
+
+    assert sorted(checked) == [("T", "s", 2, "o")] * 2 + [("T", "s", 3, "o")] * 2
+    assert len(all_messages(both.fast.store, "T", 1)) == 3
+
+
+async def test_sends_of_producer_sessions_take_the_long_way_interpreted(
+    tmp_path: Path, tables: Tables
+) -> None:
+    tables.topic("T", queues=4)
+    side = Side(tmp_path, tables, fast=True, scans=False)
+    client = side.connect()
+    client.transport.send(frame(java(FIELDS)) + frame(java(FIELDS | SESSION)))
+    await client.settled()
+    assert side.handled == 1
     side.store.abandon()
 
 

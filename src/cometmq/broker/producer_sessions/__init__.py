@@ -1,0 +1,1 @@
+"""Producer sessions: repeated attempts of one task store each message once."""

@@ -1,0 +1,72 @@
+"""The producer sessions of this broker: the request that opens them, and their maintenance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
+from cometmq.broker.life import BrokerFeature
+from cometmq.broker.producer_sessions.sessions import ProducerSessions, SessionLimits
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.jobs import every
+from cometmq.store import StoreSettings
+
+if TYPE_CHECKING:
+    from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.producer_sessions.handler import ProducerSessionHandler
+
+MAINTAIN_S = 60.0
+HOUR_MS = 3_600_000
+
+
+class ProducerSessionsFeature(BrokerFeature):
+    """Keeps the producer sessions.
+
+    Args:
+        core: of the broker.
+        durability: acknowledges what openings store.
+    """
+
+    def __init__(self, core: Core, durability: DurabilityFeature) -> None:
+        super().__init__(core)
+        self._durability = durability
+        self.sessions = ProducerSessions(
+            core.store, self._limits, clock=core.clock, cold_reads=core.cold_reads
+        )
+        """The sessions, which sends are checked with."""
+        self._handler = Deferred(self._make_handler)
+
+    def _limits(self) -> SessionLimits:
+        settings = self._core.settings()
+        kept_ms = self._core.configuration[StoreSettings].file_reserved_hours * HOUR_MS
+        return SessionLimits(
+            settings.producer_sessions_max, settings.producer_session_expiry_ms, kept_ms // 2
+        )
+
+    def _make_handler(self) -> ProducerSessionHandler:
+        from cometmq.broker.producer_sessions.handler import ProducerSessionHandler
+
+        return ProducerSessionHandler(self._core, self.sessions, self._durability.wait)
+
+    def serve(self, endpoint: Endpoint) -> Feature:
+        """Build the handler that opens sessions, and the job that maintains their records."""
+        self.sessions.store_host = endpoint.store_host
+        opens = self._handler.handler(lambda h: h.open)
+        return Feature(
+            {RequestCode.OPEN_PRODUCER_SESSION: opens},
+            [every(MAINTAIN_S, self._maintain, "maintain-producer-sessions")],
+        )
+
+    async def _maintain(self) -> None:
+        if not self._core.role.is_slave:
+            await self.sessions.maintain()
+
+    def role_changed(self) -> None:
+        """Forget the sessions: a new master reads them from its log when it needs them."""
+        self.sessions.unload()
+
+    def before_truncation(self, log_end: int) -> None:
+        """Forget the sessions: their newest records may be truncated."""
+        self.sessions.unload()

@@ -1,10 +1,8 @@
 """The differences between the versions of PySpark: no other module asks for a version.
 
-The formats implement `StreamReader`, which is the same for each version. `spark_reader` gives Spark
-an object with the interface of its version:
-
-    4.2 and newer   `LimitedReader`: Spark passes the start and the limit of a batch
-    4.1             `UnlimitedReader`: Spark passes neither, so the object remembers the start
+The formats implement `StreamReader`, whose methods are those of PySpark 4.2 and newer: Spark passes
+the start and the limit of a batch. PySpark 4.1 passes neither, so `spark_reader` wraps the reader
+in an `UnlimitedReader`, which remembers the start.
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from cometmq.spark.compat.arrow import arrow_schema
-from cometmq.spark.compat.stream_reader import (
+from cometmq.spark.compat.streams import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     StreamReader,
 )
+from cometmq.spark.compat.unlimited import UnlimitedReader
 from cometmq.spark.compat.versions import check_version, passes_limits, runs_of_available_now
 
 __all__ = [
@@ -37,10 +36,4 @@ __all__ = [
 
 def spark_reader(reader: StreamReader) -> DataSourceStreamReader:
     """Return a reader with the interface that this version of PySpark calls."""
-    if passes_limits():
-        from cometmq.spark.compat.limited import LimitedReader
-
-        return LimitedReader(reader)
-    from cometmq.spark.compat.unlimited import UnlimitedReader
-
-    return UnlimitedReader(reader)
+    return reader if passes_limits() else UnlimitedReader(reader)

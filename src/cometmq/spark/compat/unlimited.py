@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from cometmq.spark.compat.stream_reader import StreamReader
+from cometmq.spark.compat.streams import StreamReader
 
 
 class UnlimitedReader(DataSourceStreamReader):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import Producer
@@ -16,8 +17,7 @@ from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.meta import MetaOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import chosen
-from cometmq.spark.sources.meta import MetaReader
-from cometmq.spark.sources.meta_rows import META
+from cometmq.spark.sources.meta import META, MetaReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,9 +135,8 @@ def test_a_topic_that_is_deleted_meanwhile_has_no_rows(
 ) -> None:
     options = parse_options(MetaOptions, {"nameserver": name_servers})
     reader = MetaReader(options, chosen(META, ["topic"]), connect)
-    parts = reader.partitions()
-    for part in parts:
-        part.topics = (topic, "deleted-meanwhile")  # type: ignore[attr-defined]
+    brokers = [part.value[0] for part in reader.partitions()]
+    parts = [InputPartition((broker, (topic, "deleted-meanwhile"))) for broker in brokers]
     found = [row["topic"] for part in parts for b in reader.read(part) for row in b.to_pylist()]
     assert found == [topic] * 4
 

@@ -29,7 +29,7 @@ FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
 """The options of each format that are its own."""
 
 OWN_COLUMNS = {
-    "rocketmq-meta": "cometmq.spark.sources.meta_rows.META",
+    "rocketmq-meta": "cometmq.spark.sources.meta.META",
 }
 """The columns of formats that are not about messages."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.connection import ConnectionOptions, check_references
-from cometmq.spark.options.parsing import option
+from cometmq.spark.options.parsing import names_of, option
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,21 @@ class MetaOptions(ConnectionOptions):
             raise OptionError("options subscribe and subscribePattern: give one of them")
         if self.groups and self.group_pattern:
             raise OptionError("options groups and groupPattern: give one of them")
-        for name, text in (
-            ("subscribePattern", self.subscribe_pattern),
-            ("groupPattern", self.group_pattern),
-        ):
-            _check_pattern(name, text)
+        patterns = {"subscribePattern": self.subscribe_pattern, "groupPattern": self.group_pattern}
+        for name, text in patterns.items():
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise OptionError(
+                    f"option {name}: {text!r} is not a regular expression: {error}"
+                ) from None
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that are named."""
-        return _parts(self.subscribe)
+        return names_of(self.subscribe)
 
     @property
     def group_names(self) -> tuple[str, ...]:
         """The groups that are named."""
-        return _parts(self.groups)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part for each in text.split(",") if (part := each.strip())))
-
-
-def _check_pattern(name: str, text: str) -> None:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise OptionError(f"option {name}: {text!r} is not a regular expression: {error}") from None
+        return names_of(self.groups)

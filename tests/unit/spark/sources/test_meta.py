@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from cometmq.spark.errors import OptionError
+from cometmq.spark.offsets import Bounds
 from cometmq.spark.options.meta import MetaOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import arrow_schema, chosen
-from cometmq.spark.sources import meta_rows
-from cometmq.spark.sources.meta_rows import META, GroupChoice, QueueState, batches, lag
+from cometmq.spark.sources import meta
+from cometmq.spark.sources.meta import META, batches, lag, takes
 
 NAMES = {"nameserver": "localhost:9876"}
 ROW = {
@@ -37,7 +38,7 @@ def options(**given: str) -> MetaOptions:
     ids=["none", "expired", "oldest", "between", "end", "behind the end"],
 )
 def test_lag_is_what_a_group_has_to_see_still(committed: int | None, expected: int) -> None:
-    assert lag(QueueState(4, 10, 0), committed) == expected
+    assert lag(Bounds(4, 10), committed) == expected
 
 
 def test_named_topics_are_split_at_commas() -> None:
@@ -55,12 +56,13 @@ def test_named_topics_are_split_at_commas() -> None:
     ],
 )
 def test_groups_are_chosen(given: dict[str, str], taken: list[str]) -> None:
-    choice = GroupChoice(options(**given))
-    assert [group for group in ("shop", "bill", "TOOLS_CONSUMER") if choice.takes(group)] == taken
+    chosen_by = options(**given)
+    groups = ("shop", "bill", "TOOLS_CONSUMER")
+    assert [group for group in groups if takes(chosen_by, group)] == taken
 
 
 def test_a_pattern_means_the_whole_name() -> None:
-    assert not GroupChoice(options(groupPattern="sho")).takes("shop")
+    assert not takes(options(groupPattern="sho"), "shop")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_batches_have_the_asked_columns_in_their_order() -> None:
 
 
 def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meta_rows, "ROWS_MAX", 3)
+    monkeypatch.setattr(meta, "ROWS_MAX", 3)
     found = list(batches([ROW | {"queue_id": number} for number in range(7)], META))
     assert [batch.num_rows for batch in found] == [3, 3, 1]
     table = pa.Table.from_batches(found)

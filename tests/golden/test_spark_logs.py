@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cometmq.model.flags import SysFlag
-from cometmq.spark.logs import open_place, watermark
+from cometmq.spark.logs import Follower, open_log
 from golden.recordings import VECTORS
 from support.spark.log_files import log_reader, read_all, rows_at
 from support.wire.recorded import unpack_store
@@ -95,10 +95,10 @@ def test_any_cut_gives_the_same_rows(root: Path) -> None:
 
 def test_queues_and_a_walk_agree_on_the_end(root: Path, facts: dict[str, Any]) -> None:
     end = facts["commitlog"]["max_offset"]
-    place = open_place(str(root))
-    assert watermark(place) == end
-    assert watermark(place, walk=True) == end
-    assert watermark(open_place(str(root / "commitlog"))) == end
+    log = open_log(str(root))
+    assert Follower().now(log) == end
+    assert Follower(walk=True).now(log) == end
+    assert Follower().now(open_log(str(root / "commitlog"))) == end
 
 
 def test_every_topic_is_found_by_its_queues(root: Path, facts: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.schema import Column, arrow_schema, chosen, log_columns
-from cometmq.spark.sources.log_batch import LogBatchReader
+from cometmq.spark.sources.log.batch import LogBatchReader
 from cometmq.store import Appended, MessageStore
 from support.stores.small_stores import LOG_FILE_BYTES, opened, put
 
@@ -78,7 +78,7 @@ def read_all(reader: LogBatchReader) -> pa.Table:
     """All rows of a batch, in the order of the log."""
     parts = reader.partitions()
     assert isinstance(parts, list), "Spark wants a list"
-    parts.sort(key=lambda part: part.part.range)
+    parts.sort(key=lambda part: part.value.range)
     batches = [batch for part in parts for batch in reader.read(part)]
     return pa.Table.from_batches(batches, arrow_schema(reader.columns))
 

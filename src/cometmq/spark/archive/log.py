@@ -7,8 +7,10 @@ next run continues at the offset that the table has, wherever a run was killed.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,27 +21,28 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.archive.data_files import COLUMNS, Create, DataFile, Form, write_files
 from cometmq.spark.archive.newest_rows import newest_row_of_log
 from cometmq.spark.archive.tables import ArchiveTable, TableSettings, open_table
-from cometmq.spark.archive.tasks import cores_of, run, waves
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
 from cometmq.spark.logs import (
     ByteRange,
     Follower,
-    LogPlace,
+    Log,
     Reading,
     log_end,
     missing,
-    open_place,
+    open_log,
     plan,
     read_range,
 )
 from cometmq.system.settings import setting
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 _RANGES_PER_CORE = 4
-"""Minimum ranges per core where there is enough to do, so that no core waits for the last one."""
+"""Minimum ranges per core where there is enough to do, so that no core waits for the last one. Also
+the ranges per core of a Spark job: the driver commits after each job, so a killed run loses one.
+"""
 _RANGE_BYTES_MIN = 16 * _MIB
 _BATCH_ROWS = 100_000
 _BATCH_BYTES = 32 * _MIB
@@ -110,17 +113,6 @@ class ArchiveResult:
         return cls(rows, len(files), size, start, end, lost)
 
 
-@dataclass(frozen=True)
-class _RangeJob:
-    """What a task needs to archive a range."""
-
-    place: LogPlace
-    create: Create
-    topics: frozenset[bytes] | None
-    decompress: bool
-    form: Form
-
-
 def archive_log(
     spark: Any, settings: ArchiveLogSettings, *, dry_run: bool = False
 ) -> ArchiveResult:
@@ -142,28 +134,30 @@ def archive_log(
     """
     if not settings.store:
         raise ConfigError("archive: expected store, the log to archive")
-    place = open_place(settings.store, broker=settings.broker_name or None)
-    application = application_of(place.name)
+    log = open_log(settings.store, broker=settings.broker_name or None)
+    application = application_of(log.name)
     table = _table_for(settings, dry_run)
     at = begun = None if table is None else table.committed(application)
-    end = log_end(place, closed=settings.closed)
+    end = log_end(log, closed=settings.closed)
     if table is not None and begun is not None:
-        end = _checked_end(place, table, begun, end)
-    start = place.min_offset if begun is None else begun
-    if lost := tuple(missing(place, start, max(start, end))):
-        _report_lost(place, lost, settings)
+        end = _checked_end(log, table, begun, end)
+    start = log.min_offset if begun is None else begun
+    if lost := tuple(missing(log, start, max(start, end))):
+        _report_lost(log, lost, settings)
     if table is None or dry_run:
         return ArchiveResult.of([], start, end, lost)
-    least = min(_RANGES_PER_CORE * cores_of(spark), max(1, (end - start) // _RANGE_BYTES_MIN))
-    parts = plan(place, start, end, settings.range_bytes, least=least)
+    size = _RANGES_PER_CORE * _cores(spark)
+    least = min(size, max(1, (end - start) // _RANGE_BYTES_MIN))
+    parts = plan(log, start, end, settings.range_bytes, least=least)
+    archive = partial(archive_range, log, settings, table.create)
     files: list[DataFile] = []
-    for wave in waves(spark, parts):
-        written = run(spark, partial(archive_range, _job(settings, place, table)), wave)
-        new = [file for found in written for file in found]
-        table.commit(new, application, wave[-1].end, at)
-        at = wave[-1].end
+    for first in range(0, len(parts), size):
+        some = parts[first : first + size]
+        new = _written(spark, archive, some)
+        table.commit(new, application, some[-1].end, at)
+        at = some[-1].end
         files += new
-        log.info("archived rows=%d to=%d of=%d", sum(file.rows for file in new), at, end)
+        logger.info("archived rows=%d to=%d of=%d", sum(file.rows for file in new), at, end)
     return ArchiveResult.of(files, start, start if at is None else at, lost)
 
 
@@ -185,18 +179,53 @@ def application_of(name: str) -> str:
     return f"cometmq.archived.{name}"
 
 
-def archive_range(job: _RangeJob, part: ByteRange) -> list[DataFile]:
+def archive_range(
+    log: Log, settings: ArchiveLogSettings, create: Create, part: ByteRange
+) -> list[DataFile]:
     """Write the files of one range; runs on an executor."""
     decoder = RecordDecoder(
         COLUMNS,
-        broker_name=job.place.broker,
-        decompress=job.decompress,
+        broker_name=log.broker,
+        decompress=settings.decompress,
         crc=True,
         max_rows=_BATCH_ROWS,
         max_bytes=_BATCH_BYTES,
     )
-    batches = read_range(job.place, part, Reading(decoder, topics=job.topics))
-    return write_files(pa.Table.from_batches(batches, schema=decoder.schema), job.create, job.form)
+    topics = frozenset(topic.encode() for topic in settings.topics) or None
+    batches = read_range(log, part, Reading(decoder, topics=topics))
+    return write_files(pa.Table.from_batches(batches, schema=decoder.schema), create, settings.form)
+
+
+def _written(
+    spark: Any, archive: Callable[[ByteRange], list[DataFile]], parts: Sequence[ByteRange]
+) -> list[DataFile]:
+    """Archive ranges in one Spark job, without a session in this process; return the files."""
+    if spark is None:
+        return [file for part in parts for file in archive(part)]
+
+    def archive_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                files = pickle.dumps(archive(parts[number]))
+                yield pa.record_batch([pa.array([number]), pa.array([files])], ["part", "files"])
+        # Spark's worker collects garbage after every task. With all imported modules that takes as
+        # long as a short task, so objects that exist after the first task are not looked at again.
+        if not gc.get_freeze_count():
+            gc.freeze()
+
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    rows = numbers.mapInArrow(archive_parts, "part LONG, files BINARY").collect()
+    return [file for row in sorted(rows) for file in pickle.loads(row["files"])]
+
+
+def _cores(spark: Any) -> int:
+    """Return how many tasks run at once."""
+    if spark is None:
+        return 1
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # a session of Spark Connect has no context, and says so in many ways
+        return int(spark.conf.get("spark.default.parallelism", "8"))
 
 
 def _table_for(settings: ArchiveLogSettings, dry_run: bool) -> ArchiveTable | None:
@@ -209,12 +238,7 @@ def _table_for(settings: ArchiveLogSettings, dry_run: bool) -> ArchiveTable | No
         return None
 
 
-def _job(settings: ArchiveLogSettings, place: LogPlace, table: ArchiveTable) -> _RangeJob:
-    topics = frozenset(topic.encode() for topic in settings.topics) or None
-    return _RangeJob(place, table.create, topics, settings.decompress, settings.form)
-
-
-def _checked_end(place: LogPlace, table: ArchiveTable, begun: int, end: int) -> int:
+def _checked_end(log: Log, table: ArchiveTable, begun: int, end: int) -> int:
     """Return the end of the log, if it is the archived one.
 
     A store that was created again under the same broker name begins at byte 0 and holds other
@@ -225,56 +249,56 @@ def _checked_end(place: LogPlace, table: ArchiveTable, begun: int, end: int) -> 
         PlaceError: it is another log.
     """
     if end < begun:  # queues do not lead to half messages, which a closed log was archived with
-        end = max(end, Follower().of_closed(place))
+        end = max(end, Follower().of_closed(log))
     if end < begun:
         raise _another(
-            place,
+            log,
             table,
-            f"it is archived to byte {begun}, the files hold {place.min_offset} to {end}",
+            f"it is archived to byte {begun}, the files hold {log.min_offset} to {end}",
         )
-    row = newest_row_of_log(table, place.broker)
-    if row is None or missing(place, row["phy_offset"], row["phy_offset"] + row["store_size"]):
-        log.warning(
+    row = newest_row_of_log(table, log.broker)
+    if row is None or missing(log, row["phy_offset"], row["phy_offset"] + row["store_size"]):
+        logger.warning(
             "the log cannot be compared with the archive broker=%s: it holds no archived row",
-            place.name,
+            log.name,
         )
         return end
-    met = _record_at(place, row)
+    met = _record_at(log, row)
     if met != row:
-        raise _another(place, table, f"the archive has {_shown(row)}, the log holds {_shown(met)}")
+        raise _another(log, table, f"the archive has {_shown(row)}, the log holds {_shown(met)}")
     return end
 
 
-def _record_at(place: LogPlace, row: dict[str, Any]) -> dict[str, Any] | None:
+def _record_at(log: Log, row: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the log holds in the place of an archived row; None if it is no record."""
     columns = [column for column in COLUMNS if column.name in row]
-    part = ByteRange(place.name, row["phy_offset"], row["phy_offset"] + row["store_size"])
-    decoder = RecordDecoder(columns, broker_name=place.broker, decompress=False)
+    part = ByteRange(log.name, row["phy_offset"], row["phy_offset"] + row["store_size"])
+    decoder = RecordDecoder(columns, broker_name=log.broker, decompress=False)
     try:
-        batches = list(read_range(place, part, decoder))
+        batches = list(read_range(log, part, Reading(decoder)))
     except (BadRecordError, DataLossError):
         return None
     rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
     return rows[0] if rows else None
 
 
-def _another(place: LogPlace, table: ArchiveTable, met: str) -> PlaceError:
+def _another(log: Log, table: ArchiveTable, met: str) -> PlaceError:
     return PlaceError(
-        f"log of {place.name} at {', '.join(place.given)} is not the one that {table.place} has:"
+        f"log of {log.name} at {', '.join(log.given)} is not the one that {table.place} has:"
         f" {met}; a store that was created again has another log: archive it into another table or"
         " under another broker_name; a replica that lags behind its master: start again when it has"
         " caught up"
     )
 
 
-def _report_lost(place: LogPlace, lost: Sequence[ByteRange], settings: ArchiveLogSettings) -> None:
+def _report_lost(log: Log, lost: Sequence[ByteRange], settings: ArchiveLogSettings) -> None:
     text = (
         f"{', '.join(map(str, lost))} were never archived and are in no file; the files hold"
-        f" {place.min_offset} to {place.end_offset}"
+        f" {log.min_offset} to {log.end_offset}"
     )
     if settings.fail_on_data_loss:
         raise DataLossError(f"{text}; fail_on_data_loss=false archives the rest")
-    log.warning("the archive continues after lost bytes: %s", text)
+    logger.warning("the archive continues after lost bytes: %s", text)
 
 
 def _shown(row: dict[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cometmq.spark.archive.tables import ArchiveTable, StoredFile
+from cometmq.spark.archive.tables import ArchiveTable, Chosen, StoredFile
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.schema import CORE, arrow_schema, chosen
 
@@ -34,18 +34,15 @@ def newest_row_of_log(table: ArchiveTable, broker: str | None) -> dict[str, Any]
         table: the archive.
         broker: the broker's name, None for a log without a name.
     """
+    name = pc.field("broker_name")
+    is_own = name.is_null() if broker is None else name == broker
     found: dict[str, Any] | None = None
-    files = table.files(broker=broker)
+    files = table.files(Chosen(broker=broker))
     files.sort(key=lambda file: (_or_first(file.phy_max), _or_first(file.newest_ms)), reverse=True)
     for file in files[:FILES_MAX]:
         if found is not None and _or_first(file.phy_max) <= found["phy_offset"]:
             break
-        rows = _rows(table, file)
-        names = rows["broker_name"]
-        rows = rows.filter(names.is_null() if broker is None else pc.equal(names, broker))
-        row = _row_with_max(rows, "phy_offset")
-        if row and (found is None or row["phy_offset"] > found["phy_offset"]):
-            found = row
+        found = _later(found, _rows(table, file).filter(is_own), "phy_offset")
     return found
 
 
@@ -53,21 +50,18 @@ def newest_rows_of_queues(
     table: ArchiveTable, topic: str, queues: Collection[QueueKey]
 ) -> dict[QueueKey, dict[str, Any]]:
     """Return a row near the end of each queue of a topic, where its newest files have one."""
-    found: dict[QueueKey, dict[str, Any]] = {}
-    files = sorted(table.files([topic]), key=lambda file: _or_first(file.newest_ms), reverse=True)
+    found: dict[QueueKey, dict[str, Any] | None] = dict.fromkeys(queues)
+    files = table.files(Chosen((topic,)))
+    files.sort(key=lambda file: _or_first(file.newest_ms), reverse=True)
     for file in files[:FILES_MAX]:
-        if found.keys() >= set(queues):
+        if None not in found.values():
             break
-        rows = _rows(table, file)
-        for key in queues:
-            of_queue = pc.and_(
-                pc.equal(rows["broker_name"], key.broker),
-                pc.and_(pc.equal(rows["queue_id"], key.queue_id), pc.equal(rows["topic"], topic)),
-            )
-            row = _row_with_max(rows.filter(of_queue), "queue_offset")
-            if row and (key not in found or row["queue_offset"] > found[key]["queue_offset"]):
-                found[key] = row
-    return found
+        rows = _rows(table, file).filter(pc.field("topic") == topic)
+        for key, row in found.items():
+            is_broker = pc.field("broker_name") == key.broker
+            of_queue = rows.filter(is_broker & (pc.field("queue_id") == key.queue_id))
+            found[key] = _later(row, of_queue, "queue_offset")
+    return {key: row for key, row in found.items() if row is not None}
 
 
 def _rows(table: ArchiveTable, file: StoredFile) -> pa.Table:
@@ -80,11 +74,13 @@ def _rows(table: ArchiveTable, file: StoredFile) -> pa.Table:
     return rows.select(_SCHEMA.names).cast(_SCHEMA)
 
 
-def _row_with_max(rows: pa.Table, name: str) -> dict[str, Any] | None:
+def _later(found: dict[str, Any] | None, rows: pa.Table, name: str) -> dict[str, Any] | None:
+    """Return the row with the highest value in a column, which may be one that was found before."""
     if rows.num_rows == 0:
-        return None
+        return found
     at = pc.index(rows[name], pc.max(rows[name])).as_py()
-    return dict(rows.slice(at, 1).to_pylist()[0])
+    row: dict[str, Any] = rows.slice(at, 1).to_pylist()[0]
+    return row if found is None or row[name] > found[name] else found
 
 
 def _or_first(bound: int | None) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.spark.archive.data_files import COLUMNS
-from cometmq.spark.archive.tables import StoredFile, TableSettings, open_table
+from cometmq.spark.archive.tables import Chosen, StoredFile, TableSettings, open_table
 from cometmq.spark.errors import PlaceError
 from cometmq.spark.schema import chosen, ddl
 
@@ -46,7 +46,7 @@ def read_archive(
     """
     settings = table if isinstance(table, TableSettings) else TableSettings(to=str(table))
     opened = open_table(settings, create=False, version=version)
-    files = opened.files(topics, since_ms, until_ms)
+    files = opened.files(Chosen(topics, since_ms, until_ms))
     if marked := [file for file in files if file.has_deletes]:
         raise PlaceError(
             f"{opened.place}: rows of {len(marked)} files are marked as deleted, which the files do"

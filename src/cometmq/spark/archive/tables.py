@@ -32,7 +32,7 @@ from cometmq.spark.archive.data_files import (
     DataFile,
 )
 from cometmq.spark.errors import ConflictError, OptionError, PlaceError
-from cometmq.spark.logs.storage import filesystem_of
+from cometmq.spark.logs.files import filesystem_of, is_remote
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.platforms import SYSTEM
 from cometmq.system.settings import setting
@@ -81,6 +81,18 @@ class StoredFile(NamedTuple):
     """Whether the table marks some of its rows as deleted."""
 
 
+class Chosen(NamedTuple):
+    """The messages whose files are wanted; all by default."""
+
+    topics: Collection[str] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    broker: str | None = None
+
+
+ALL = Chosen()
+
+
 class ArchiveTable(Protocol):
     """A table of messages."""
 
@@ -107,14 +119,8 @@ class ArchiveTable(Protocol):
             ConflictError: another run has committed since, so nothing was added.
         """
 
-    def files(
-        self,
-        topics: Collection[str] = (),
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        broker: str | None = None,
-    ) -> list[StoredFile]:
-        """Return the files that can have rows of some topics, times and broker; all by default."""
+    def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
+        """Return the files that can have rows of some messages."""
 
     def open(self, file: StoredFile) -> Any:
         """Open one of its files for reading by pyarrow."""
@@ -197,37 +203,24 @@ class DeltaTable:
         except self._delta.exceptions.CommitFailedError as problem:
             _check_expected(self.place, application, self.committed(application), expected)
             raise _conflict(self.place, problem) from problem
-        if self._filesystem is None:
-            _sync_newest(Path(self._root, "_delta_log"))
+        if not is_remote(self._filesystem):  # deltalake leaves that to the operating system
+            _sync(max(Path(self._root, "_delta_log").glob("*.json")))
 
-    def files(
-        self,
-        topics: Collection[str] = (),
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        broker: str | None = None,
-    ) -> list[StoredFile]:
+    def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
         """Return the files of this version."""
         deleted = self._files_with_deletes()
         found = []
         for row in pa.table(self._table.get_add_actions(flatten=True)).to_pylist():
-            topic = row.get("partition.topic")
-            first, last = row.get("min.store_timestamp"), row.get("max.store_timestamp")
-            names = row.get("min.broker_name"), row.get("max.broker_name")
-            if (
-                (topics and topic is not None and topic not in topics)
-                or (since_ms is not None and last is not None and _ms(last) < since_ms)
-                or (until_ms is not None and first is not None and _ms(first) >= until_ms)
-                or (broker and None not in names and not names[0] <= broker <= names[1])
-            ):
+            if not _can_have(row, chosen):
                 continue
+            topic, newest = row.get("partition.topic"), row.get("max.store_timestamp")
             name = unquote(row["path"])
             found.append(
                 StoredFile(
                     uri=f"{self.place}/{name}",
                     topic=topic,
                     has_topic=topic is None or bool(_OUR_FILE.fullmatch(name)),
-                    newest_ms=row["modification_time"] if last is None else _ms(last) + 1,
+                    newest_ms=row["modification_time"] if newest is None else _ms(newest) + 1,
                     phy_max=row.get("max.phy_offset"),
                     has_deletes=name.rpartition("/")[2] in deleted,
                 )
@@ -237,8 +230,6 @@ class DeltaTable:
     def open(self, file: StoredFile) -> Any:
         """Open a file through pyarrow."""
         name = file.uri.removeprefix(self.place)
-        if self._filesystem is None:
-            return pa.memory_map(f"{self._root}{name}", "r")
         return self._filesystem.open_input_file(f"{self._root}{name}")
 
     def _files_with_deletes(self) -> set[str]:
@@ -251,7 +242,7 @@ class DeltaTable:
         return self._delta.DeltaTable(self.place, version, self._options)
 
     def _created(self) -> Any:
-        if self._filesystem is None and Path(self._root, "_manifest").is_dir():
+        if not is_remote(self._filesystem) and Path(self._root, "_manifest").is_dir():
             raise ConfigError(
                 f"{self.place} is an archive of Parquet files with a manifest, which an older"
                 " version wrote, expected a Delta table: use another folder"
@@ -319,20 +310,12 @@ class IcebergTable:
                 failed = problem
         raise _conflict(self.place, failed) from failed
 
-    def files(
-        self,
-        topics: Collection[str] = (),
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        broker: str | None = None,
-    ) -> list[StoredFile]:
+    def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
         """Return the files of the snapshot."""
         if self._snapshot is None:
             self._table.refresh()
         found = []
-        scan = self._table.scan(
-            _row_filter(topics, since_ms, until_ms, broker), snapshot_id=self._snapshot
-        )
+        scan = self._table.scan(_row_filter(chosen), snapshot_id=self._snapshot)
         schema = scan.projection()
         for task in scan.plan_files():
             newest = _upper_bound(task.file, schema, "store_timestamp")
@@ -391,6 +374,20 @@ class IcebergTable:
         return self._table
 
 
+def _can_have(row: dict[str, Any], chosen: Chosen) -> bool:
+    """Return whether a file of a Delta table can have chosen rows, by its bounds."""
+    topics, since_ms, until_ms, broker = chosen
+    topic = row.get("partition.topic")
+    first, last = row.get("min.store_timestamp"), row.get("max.store_timestamp")
+    low, high = row.get("min.broker_name"), row.get("max.broker_name")
+    return not (
+        (topics and topic is not None and topic not in topics)
+        or (since_ms is not None and last is not None and _ms(last) < since_ms)
+        or (until_ms is not None and first is not None and _ms(first) >= until_ms)
+        or (broker and low is not None and high is not None and not low <= broker <= high)
+    )
+
+
 def _check_expected(place: str, application: str, met: int | None, expected: int | None) -> None:
     if met != expected:
         raise ConflictError(
@@ -415,15 +412,9 @@ def _add_action(file: DataFile, partitions: Sequence[str]) -> Any:
 
 
 def _folder(place: str) -> tuple[str, Any, str]:
-    """Return a folder's address without its query, its file system and its path there.
-
-    The file system is None for a folder of this machine.
-    """
-    if place.startswith("file://"):
-        place = place.removeprefix("file://")
-    if "://" not in place:
-        path = str(Path(place).expanduser().absolute())
-        return path, None, path
+    """Return a folder's address without its query, its file system and its path there."""
+    if "://" not in place or place.startswith("file://"):
+        place = str(Path(place.removeprefix("file://")).expanduser().absolute())
     try:
         filesystem, root = filesystem_of(place)
     except OptionError as problem:
@@ -448,17 +439,13 @@ def _storage_options(place: str) -> dict[str, str] | None:
 def _create_file(place: str, name: str) -> Iterator[Any]:
     """Give a new file below a folder; on a disk it is synced when the context ends."""
     _, filesystem, root = _folder(place)
-    if filesystem is not None:
-        with filesystem.open_output_stream(f"{root}/{name}") as file:
-            yield file
-        return
     path = Path(root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
+    if not is_remote(filesystem):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with filesystem.open_output_stream(str(path)) as file:
         yield file
-        file.flush()
-        SYSTEM.sync_file(file.fileno())
-    SYSTEM.sync_directory(path.parent)
+    if not is_remote(filesystem):
+        _sync(path)
 
 
 @contextmanager
@@ -470,22 +457,16 @@ def _create_output(io: Any, location: str, name: str) -> Iterator[Any]:
     path = Path(uri.removeprefix("file://"))
     if path.is_absolute():
         _sync(path)
-        SYSTEM.sync_directory(path.parent)
-
-
-def _sync_newest(directory: Path) -> None:
-    """Sync the newest commit: deltalake leaves that to the operating system."""
-    commits = [path for path in directory.iterdir() if path.suffix == ".json"]
-    _sync(max(commits))
-    SYSTEM.sync_directory(directory)
 
 
 def _sync(path: Path) -> None:
+    """Sync a file of this machine, and its entry in its directory."""
     number = os.open(path, os.O_RDONLY)
     try:
         SYSTEM.sync_file(number)
     finally:
         os.close(number)
+    SYSTEM.sync_directory(path.parent)
 
 
 def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
@@ -515,24 +496,20 @@ def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
     return "cometmq", {"uri": address, "warehouse": f"{folder}/_iceberg"}
 
 
-def _row_filter(
-    topics: Collection[str], since_ms: int | None, until_ms: int | None, broker: str | None
-) -> str:
-    """Return a condition in the words of pyiceberg."""
-    found = []
-    if topics:
-        found.append(f"topic in ({', '.join(map(_quoted, topics))})")
+def _row_filter(chosen: Chosen) -> Any:
+    """Return the condition of pyiceberg."""
+    from pyiceberg import expressions
+
+    e: Any = expressions
+    topics, since_ms, until_ms, broker = chosen
+    found: Any = e.In("topic", topics) if topics else e.AlwaysTrue()
     if broker:
-        found.append(f"broker_name = {_quoted(broker)}")
+        found = e.And(found, e.EqualTo("broker_name", broker))
     if since_ms is not None:
-        found.append(f"store_timestamp >= '{_iso(since_ms)}'")
+        found = e.And(found, e.GreaterThanOrEqual("store_timestamp", _iso(since_ms)))
     if until_ms is not None:
-        found.append(f"store_timestamp < '{_iso(until_ms)}'")
-    return " and ".join(found) or "true"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+        found = e.And(found, e.LessThan("store_timestamp", _iso(until_ms)))
+    return found
 
 
 def _upper_bound(file: Any, schema: Any, name: str) -> int | None:

@@ -26,11 +26,11 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.archive.data_files import COLUMNS, Create, DataFile, Form, write_files
 from cometmq.spark.archive.log import ArchiveResult, ArchiveSettings, application_of
 from cometmq.spark.archive.newest_rows import newest_rows_of_queues
-from cometmq.spark.archive.tables import ArchiveTable, open_table
+from cometmq.spark.archive.tables import ArchiveTable, Chosen, open_table
 from cometmq.spark.brokers import connect
 from cometmq.spark.compat import passes_limits, runs_of_available_now
 from cometmq.spark.errors import DataLossError, PlaceError
-from cometmq.spark.logs.storage import filesystem_of
+from cometmq.spark.logs.files import filesystem_of
 from cometmq.spark.offsets import Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
@@ -114,9 +114,7 @@ class Checkpoint:
 
     def __init__(self, place: str) -> None:
         self.place = place
-        self._filesystem, self._root = (
-            filesystem_of(place) if "://" in place else (fs.LocalFileSystem(), place)
-        )
+        self._filesystem, self._root = filesystem_of(place)
 
     def query(self) -> str | None:
         """Return the id of the query; None if there is no checkpoint."""
@@ -143,7 +141,8 @@ class Checkpoint:
         found = {} if batch is None else self._offsets(batch)
         known = {key.topic for key in found}
         new = [topic for topic in settings.topics if topic not in known]
-        if new and table.files(new) and not _STARTS & {name.lower() for name in _given(settings)}:
+        has_start = not _STARTS.isdisjoint(name.lower() for name in _given(settings))
+        if new and not has_start and table.files(Chosen(new)):
             raise ConfigError(
                 f"{table.place} has messages of {', '.join(new)}, which the checkpoint at"
                 f" {self.place} does not: all messages would be archived again; restore the"

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's doc
 from cometmq.spark.archive import TableSettings, archived_to, read_archive
 from cometmq.spark.checks.comparison import hashable, row_hash
 from cometmq.spark.errors import PlaceError
-from cometmq.spark.logs import open_place
+from cometmq.spark.logs import open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,19 +51,19 @@ def compare_log_with_archive(
         PlaceError: there is no table, or it has nothing of the log before ``end``.
     """
     settings = table if isinstance(table, TableSettings) else TableSettings(to=str(table))
-    place = open_place(store, broker=broker_name or None)
+    source = open_log(store, broker=broker_name or None)
     archived = archived_to(settings, broker_name)
     stop = archived if end is None else end
-    if archived is None or stop is None or not place.min_offset < stop <= archived:
+    if archived is None or stop is None or not source.min_offset < stop <= archived:
         raise PlaceError(
-            f"log of {place.name} at {store}: its files begin at byte {place.min_offset}, and the"
+            f"log of {source.name} at {store}: its files begin at byte {source.min_offset}, and the"
             f" archive goes to {archived}, expected an end between these, met {stop}"
         )
     log = (
         spark.read.format("rocketmq-log")
         .option("includeProperties", "true")
         .option("decompress", str(decompress).lower())
-        .option("endingOffsets", json.dumps({place.name: stop}))
+        .option("endingOffsets", json.dumps({source.name: stop}))
         .option("logEnd", "log")
     )
     if broker_name:
@@ -72,7 +72,7 @@ def compare_log_with_archive(
         log = log.option("subscribe", ",".join(topics))
     kept = read_archive(spark, settings, topics=topics).where(
         F.col("broker_name").eqNullSafe(F.lit(broker_name or None))
-        & (F.col("phy_offset") >= place.min_offset)
+        & (F.col("phy_offset") >= source.min_offset)
         & (F.col("phy_offset") < stop)
     )
     read = log.load(store)

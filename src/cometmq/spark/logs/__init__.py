@@ -1,21 +1,20 @@
-"""The log of a broker as files: its folder, its readable end, and the records of any range."""
+"""The log of a broker as files: their list, the readable end, and the records of any range."""
 
-from cometmq.spark.logs.places import LogFile, LogPlace, open_place
+from cometmq.spark.logs.files import Log, LogFile, open_log
 from cometmq.spark.logs.ranges import ByteRange, missing, plan
 from cometmq.spark.logs.reading import Damage, Reading, read_range
-from cometmq.spark.logs.watermark import Follower, log_end, watermark
+from cometmq.spark.logs.watermark import Follower, log_end
 
 __all__ = [
-    "LogFile",
-    "LogPlace",
-    "open_place",
     "ByteRange",
-    "plan",
-    "missing",
-    "Reading",
     "Damage",
-    "read_range",
     "Follower",
+    "Log",
+    "LogFile",
+    "Reading",
     "log_end",
-    "watermark",
+    "missing",
+    "open_log",
+    "plan",
+    "read_range",
 ]

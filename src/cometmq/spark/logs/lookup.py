@@ -1,34 +1,32 @@
 """Finds the records of some topics by their consume queues, without a scan of the log.
 
-Units are compared by the hash of their tags, records are read where units lead, close ones with
-one read, and handed on back to back as brokers send them. Messages of a topic that was deleted
-since have no units.
+Units are compared by the hash of their tags. Records are read where units lead, close ones with
+one read, and are returned back to back as brokers send them. Messages of a deleted topic have no
+units.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cometmq.spark.errors import BadRecordError, DataLossError
-from cometmq.spark.logs.places import LogFile, LogPlace
+from cometmq.spark.logs.files import Log, LogFile
 from cometmq.spark.logs.queue_files import (
-    BATCH_QUEUES,
-    QueueDirectory,
+    QUEUES,
     QueueFile,
     UnitReader,
     for_each,
-    queue_directories,
     queue_files,
     read_units,
 )
 from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.logs.reading import Damage
-from cometmq.spark.logs.resync import is_whole, start_of
-from cometmq.spark.logs.storage import OpenFile, Storage
+from cometmq.spark.logs.window import is_whole, start_of
 from cometmq.store.queues.consume_queue import FILLER_SIZE
 from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX
 
@@ -47,61 +45,43 @@ class UnitRange(NamedTuple):
     stop: int
 
     def __str__(self) -> str:
-        queue = self.file.queue
-        base = self.file.base_offset // queue.unit_bytes
-        places = f"units {base + self.first} to {base + self.stop}"
-        return f"topic {queue.topic}, queue {queue.queue_id}, {places}"
+        base = self.file.base_offset // self.file.unit_bytes
+        units = f"units {base + self.first} to {base + self.stop}"
+        return f"topic {self.file.topic}, queue {self.file.queue_id}, {units}"
 
 
-def units_between(place: LogPlace, topics: frozenset[str], part: ByteRange) -> list[UnitRange]:
+def units_between(log: Log, topics: frozenset[str], part: ByteRange) -> list[UnitRange]:
     """Return the units of topics whose records begin in a range of the log."""
-    if place.store is None:
-        return []
-    storage, store = place.store
 
-    def of_queue(queue: QueueDirectory) -> list[UnitRange]:
-        files = queue_files(storage, queue)
-        return [units for file in files for units in _between(storage, file, part)]
+    def between(file: QueueFile) -> UnitRange | None:
+        try:
+            with UnitReader(file) as reader:
+                written = reader.written()
+                first = reader.first_at_or_after(part.start, written)
+                stop = reader.first_at_or_after(part.end, written)
+        except FileNotFoundError:  # expired, and so are its records
+            return None
+        return UnitRange(file, first, stop) if first < stop else None
 
-    queues = queue_directories(storage, store, topics)
-    return [units for found in for_each(storage, of_queue, queues) for units in found]
-
-
-def _between(storage: Storage, file: QueueFile, part: ByteRange) -> Iterator[UnitRange]:
-    try:
-        with UnitReader(storage, file) as reader:
-            written = reader.written()
-            first = reader.first_at_or_after(part.start, written)
-            stop = reader.first_at_or_after(part.end, written)
-    except FileNotFoundError:  # expired, and so are its records
-        return
-    if first < stop:
-        yield UnitRange(file, first, stop)
+    files = itertools.chain.from_iterable(queue_files(log.store, topics))
+    return [units for units in for_each(log.remote, between, files) if units is not None]
 
 
-def has_queues_of(place: LogPlace, topics: frozenset[str]) -> bool:
-    """Return whether the store's directory has consume queues of all these topics.
+def has_queues_of(log: Log, topics: frozenset[str]) -> bool:
+    """Return whether the store has consume queues of all these topics.
 
     Units of batches stand for several messages, so their topics do not count.
     """
-    if place.store is None:
-        return False
-    met = {
-        queue.topic
-        for queue in queue_directories(*place.store, topics)
-        if f"/{BATCH_QUEUES}/" not in queue.path
-    }
-    return met == topics
+    return {files[0].topic for files in queue_files(log.store, topics, (QUEUES,))} == topics
 
 
-def estimated_bytes(place: LogPlace, units: list[UnitRange]) -> int:
+def estimated_bytes(units: list[UnitRange]) -> int:
     """Return about how many bytes the records of these units have, from a sample of each file."""
     total = 0
-    for each in units:
-        last = min(each.stop, each.first + _SAMPLE_UNITS)
-        sizes = read_units(_storage(place), each.file, each.first, last)["size"]
+    for file, first, stop in units:
+        sizes = read_units(file, first, min(stop, first + _SAMPLE_UNITS))["size"]
         sizes = sizes[sizes != FILLER_SIZE]
-        total += int(sizes.mean() * (each.stop - each.first)) if len(sizes) else 0
+        total += int(sizes.mean() * (stop - first)) if len(sizes) else 0
     return total
 
 
@@ -112,7 +92,7 @@ def cut_units(units: UnitRange, most: int) -> list[UnitRange]:
 
 
 def gathered(
-    place: LogPlace,
+    log: Log,
     units: UnitRange,
     codes: frozenset[int] | None = None,
     damage: list[Damage] | None = None,
@@ -120,112 +100,75 @@ def gathered(
     """Yield the records that units lead to, back to back, some at a time.
 
     Args:
-        place: the log.
+        log: the log.
         units: the units.
         codes: hashes of tags that are wanted, None for all; other records may be among them.
         damage: where to note what is no record, to go on behind it; None to fail.
 
     Raises:
-        BadRecordError: what stands where a unit leads is no record of that size.
-        DataLossError: it is in no file any more.
+        BadRecordError: a unit leads to bytes that are no record of its size.
+        DataLossError: the record is in no file any more.
     """
-    places = read_units(_storage(place), units.file, units.first, units.stop)
-    places = places[places["size"] != FILLER_SIZE]
+    found = read_units(units.file, units.first, units.stop)
+    found = found[found["size"] != FILLER_SIZE]
     if codes is not None:
-        tags = places["tags_code"]
-        places = places[np.isin(tags, sorted(codes)) | (tags <= ADDRESS_MAX)]
-    reader = _Spans(place, units, damage)
-    try:
-        yield from reader.gathered(places["phy_offset"].tolist(), places["size"].tolist())
-    finally:
-        reader.close()
-
-
-class _Spans:
-    """Reads records by their places, close ones together."""
-
-    def __init__(self, place: LogPlace, units: UnitRange, damage: list[Damage] | None) -> None:
-        self._place = place
-        self._units = units
-        self._damage = damage
-        self._gap_bytes = _GAP_BYTES[place.remote]
-        self._file: LogFile | None = None
-        self._opened: OpenFile | None = None
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-
-    def gathered(self, offsets: list[int], sizes: list[int]) -> Iterator[bytearray]:
-        data = bytearray()
-        for start, end, first, stop in self._spans(offsets, sizes):
-            span = self._read(start, end)
-            for index in range(first, stop):
-                at = offsets[index] - start
-                data += self._checked(span[at : at + sizes[index]], offsets[index])
-                if len(data) >= GATHERED_BYTES:
-                    yield data
-                    data = bytearray()
-        if data:
-            yield data
-
-    def _spans(self, offsets: list[int], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the bounds of what is read at once, and which records are in it."""
-        first = 0
-        for index in range(1, len(offsets) + 1):
-            if index < len(offsets) and self._joins(offsets, sizes, first, index):
-                continue
-            yield offsets[first], offsets[index - 1] + sizes[index - 1], first, index
-            first = index
-
-    def _joins(self, offsets: list[int], sizes: list[int], first: int, index: int) -> bool:
-        end = offsets[index] + sizes[index]
-        gap = offsets[index] - (offsets[index - 1] + sizes[index - 1])
-        file = self._place.file_at(offsets[first])
-        return (
-            0 <= gap <= self._gap_bytes
-            and end - offsets[first] <= _SPAN_BYTES_MAX
-            and file is not None
-            and end <= file.end_offset
-        )
-
-    def _read(self, start: int, end: int) -> memoryview:
-        file = self._place.file_at(start)
-        if file is None or end > file.end_offset:
-            raise DataLossError(f"{self._units}: no file of the log holds bytes {start} to {end}")
-        if self._opened is None or file != self._file:
-            self._open(file)
-        assert self._opened is not None
-        buffer = memoryview(bytearray(end - start))
-        if self._opened.read_into(start - file.base_offset, buffer) < len(buffer):
-            raise DataLossError(f"{self._units}: {file.path} was truncated")
-        return buffer
-
-    def _open(self, file: LogFile) -> None:
-        self.close()
-        self._opened = None
-        try:
-            self._opened = self._place.open(file)
-        except FileNotFoundError:
-            raise DataLossError(f"{self._units}: {file.path} was deleted") from None
-        self._file = file
-
-    def _checked(self, record: memoryview, offset: int) -> memoryview | bytes:
-        """Return the record if it is one; nothing where damage is noted."""
+        tags = found["tags_code"]
+        found = found[np.isin(tags, sorted(codes)) | (tags <= ADDRESS_MAX)]
+    data = bytearray()
+    for offset, record in _records(log, units, found):
         met, size = start_of(record)
         if (met, size) == (offset, len(record)) and is_whole(record, 0):
-            return record
+            data += record
+            if len(data) >= GATHERED_BYTES:
+                yield data
+                data = bytearray()
+            continue
         problem = f"{size} bytes that say they are at {met}, or lengths that do not add up"
-        if self._damage is None:
+        if damage is None:
             raise BadRecordError(
-                f"{self._units}: met {problem}, expected a record of {len(record)} bytes at log"
-                f" offset {offset}"
+                f"{units}: met {problem}, expected a record of {len(record)} bytes at log offset"
+                f" {offset}"
             )
-        there = ByteRange(self._place.name, offset, offset + len(record))
-        self._damage.append(Damage(there, problem))
-        return b""
+        damage.append(Damage(ByteRange(log.name, offset, offset + len(record)), problem))
+    if data:
+        yield data
 
 
-def _storage(place: LogPlace) -> Storage:
-    assert place.store is not None
-    return place.store[0]
+def _records(log: Log, units: UnitRange, found: Any) -> Iterator[tuple[int, memoryview]]:
+    """Yield the offset and the bytes of each record."""
+    offsets, ends = found["phy_offset"].tolist(), (found["phy_offset"] + found["size"]).tolist()
+    spans = _spans(log, offsets, ends)
+    for file, in_file in itertools.groupby(spans, lambda span: log.file_at(offsets[span[0]])):
+        with _opened(file, units) as opened:
+            for span in in_file:
+                start, end = offsets[span[0]], ends[span[-1]]
+                if file is None or end > file.end_offset:
+                    raise DataLossError(f"{units}: no file of the log holds bytes {start} to {end}")
+                data = memoryview(opened.read_at(end - start, start - file.base_offset))
+                if len(data) < end - start:
+                    raise DataLossError(f"{units}: {file.path} was truncated")
+                for index in span:
+                    yield offsets[index], data[offsets[index] - start : ends[index] - start]
+
+
+def _opened(file: LogFile | None, units: UnitRange) -> Any:
+    if file is None:
+        return nullcontext()
+    try:
+        return file.filesystem.open_input_file(file.path)
+    except FileNotFoundError:
+        raise DataLossError(f"{units}: {file.path} was deleted") from None
+
+
+def _spans(log: Log, offsets: list[int], ends: list[int]) -> Iterator[range]:
+    """Yield the numbers of records that are read at once: close ones of one file."""
+    first = 0
+    for index in range(1, len(offsets) + 1):
+        if index < len(offsets):
+            file = log.file_at(offsets[first])
+            is_near = 0 <= offsets[index] - ends[index - 1] <= _GAP_BYTES[log.remote]
+            is_short = ends[index] - offsets[first] <= _SPAN_BYTES_MAX
+            if is_near and is_short and file is not None and ends[index] <= file.end_offset:
+                continue
+        yield range(first, index)
+        first = index

@@ -10,14 +10,16 @@ BatchConsumeQueue, RocketMQ 5.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from struct import Struct
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from pyarrow import fs
 
-from cometmq.spark.logs.storage import Entry, OpenFile, Storage
+from cometmq.spark.logs.files import Folder, files_in, is_remote
 from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 T = TypeVar("T")
@@ -25,23 +27,11 @@ U = TypeVar("U")
 QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
 _WIDTHS = {QUEUES: UNIT_BYTES, BATCH_QUEUES: 46}
-UNIT_TYPES = {
-    width: np.dtype(
-        {
-            "names": ["phy_offset", "size", "tags_code"],
-            "formats": [">i8", ">i4", ">i8"],
-            "offsets": [0, 8, 12],
-            "itemsize": width,
-        }
-    )
-    for width in _WIDTHS.values()
-}
 _BLOCK_BYTES = {False: 4 * 1024, True: 64 * 1024}
 """How much is read for one unit: of a disk of this machine, and of a remote one."""
 _REMOTE_THREADS = 16
 _UNIT = Struct(">qiq")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_NAME = re.compile(r"[0-9]{20}")
+_PATH = re.compile(rf"({QUEUES}|{BATCH_QUEUES})/([^/]+)/([0-9]{{1,9}})/([0-9]{{20}})")
 
 
 class Unit(NamedTuple):
@@ -53,110 +43,80 @@ class Unit(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The log offset after the record."""
+        """The physical offset after the record."""
         return self.log_offset + self.size
-
-
-class QueueDirectory(NamedTuple):
-    """The directory of one queue of a topic."""
-
-    topic: str
-    queue_id: int
-    path: str
-    unit_bytes: int
 
 
 class QueueFile(NamedTuple):
     """One file of units."""
 
-    queue: QueueDirectory
+    filesystem: fs.FileSystem
     path: str
-    base_offset: int
-    """The place of its first byte in the queue's stream of units."""
     size: int
+    topic: str
+    queue_id: int
+    unit_bytes: int
+    base_offset: int
+    """The position of its first byte in the queue's stream of units."""
 
-    @property
-    def units(self) -> int:
-        """How many units fit into it."""
-        return self.size // self.queue.unit_bytes
 
-
-def queue_directories(
-    storage: Storage,
-    store: str,
-    topics: frozenset[str] = frozenset(),
+def queue_files(
+    store: Folder | None,
+    topics: Iterable[str] = (),
     kinds: tuple[str, ...] = (QUEUES, BATCH_QUEUES),
-) -> Iterator[QueueDirectory]:
-    """Yield the queues of a store.
+) -> list[list[QueueFile]]:
+    """Return the files of each consume queue of a store, oldest first.
 
     Args:
-        storage: the way to the files.
-        store: the store's directory.
-        topics: the topics that are meant, none for all.
-        kinds: the directories of the store to look in.
+        store: the store's directory, None for none.
+        topics: the topics to list, none for all.
+        kinds: the directories of the store to list.
     """
-    for kind in kinds:
-        width = _WIDTHS[kind]
-        for topic in _directories(storage, f"{store}/{kind}"):
-            if topics and topic.name not in topics:
-                continue
-            for queue in _directories(storage, topic.path):
-                if _NUMBER.fullmatch(queue.name):
-                    yield QueueDirectory(topic.name, int(queue.name), queue.path, width)
+    if store is None:
+        return []
+    found: dict[str, list[QueueFile]] = {}
+    for path in (f"{kind}/{topic}" for kind in kinds for topic in topics or ("",)):
+        folder = Folder(store.filesystem, f"{store.path}/{path}".rstrip("/"))
+        for info in files_in(folder, recursive=True):
+            match = _PATH.fullmatch(info.path.removeprefix(f"{store.path}/"))
+            if match is not None:
+                kind, topic, queue_id, name = match.groups()
+                where = store.filesystem, info.path, info.size
+                file = QueueFile(*where, topic, int(queue_id), _WIDTHS[kind], int(name))
+                found.setdefault(info.path.rpartition("/")[0], []).append(file)
+    return list(found.values())
 
 
-def queue_files(storage: Storage, queue: QueueDirectory) -> list[QueueFile]:
-    """Return the files of a queue, oldest first."""
-    return [
-        QueueFile(queue, entry.path, int(entry.name), entry.size_bytes)
-        for entry in storage.entries(queue.path)
-        if not entry.is_dir and entry.size_bytes and _NAME.fullmatch(entry.name)
-    ]
-
-
-def _directories(storage: Storage, path: str) -> list[Entry]:
-    return [entry for entry in storage.entries(path) if entry.is_dir]
-
-
-class Distant(Protocol):
-    """Something that may be far away."""
-
-    @property
-    def remote(self) -> bool:
-        """Whether a small read costs as much as a large one."""
-
-
-def for_each(storage: Distant, ask: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """Ask about each of some things, several at a time where ``storage`` is far away."""
+def for_each(remote: bool, ask: Callable[[T], U], items: Iterable[T]) -> list[U]:
+    """Call a function for each item, several at a time if they are read from a remote disk."""
     items = list(items)
-    if not storage.remote or len(items) < 2:
+    if not remote or len(items) < 2:
         return [ask(item) for item in items]
     with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
         return list(threads.map(ask, items))
 
 
-def read_units(storage: Storage, file: QueueFile, first: int, stop: int) -> Any:
+def read_units(file: QueueFile, first: int, stop: int) -> Any:
     """Return units of a file as an array with the fields phy_offset, size and tags_code."""
-    width = file.queue.unit_bytes
-    buffer = bytearray((stop - first) * width)
-    opened = storage.open(file.path)
-    try:
-        count = opened.read_into(first * width, memoryview(buffer)) // width
-    finally:
-        opened.close()
-    return np.frombuffer(buffer, UNIT_TYPES[width], count)
+    width = file.unit_bytes
+    with file.filesystem.open_input_file(file.path) as opened:
+        data = opened.read_at((stop - first) * width, first * width)
+    fields: list[Any] = [("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")]
+    if width > _UNIT.size:
+        fields.append(("rest", f"V{width - _UNIT.size}"))
+    return np.frombuffer(data, np.dtype(fields), len(data) // width)
 
 
 class UnitReader:
     """Single units of a file, by number; closes the file in the end.
 
-    A block around a unit is read at once and remembered, for whoever halves comes back to it.
+    A block around a unit is read at once and remembered, because a search by halving comes back.
     """
 
-    def __init__(self, storage: Storage, file: QueueFile) -> None:
-        self.file = file
-        self._opened: OpenFile = storage.open(file.path)
-        self._block_units = _BLOCK_BYTES[storage.remote] // file.queue.unit_bytes
+    def __init__(self, file: QueueFile) -> None:
+        self._file = file
+        self._opened = file.filesystem.open_input_file(file.path)
+        self._block_units = _BLOCK_BYTES[is_remote(file.filesystem)] // file.unit_bytes
         self._blocks: dict[int, bytes] = {}
 
     def __enter__(self) -> UnitReader:
@@ -168,87 +128,52 @@ class UnitReader:
     def unit(self, index: int) -> Unit | None:
         """Return a unit, None where none was written yet."""
         number, place = divmod(index, self._block_units)
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = self._block(number)
-        place *= self.file.queue.unit_bytes
+        if number not in self._blocks:
+            size = self._block_units * self._file.unit_bytes
+            self._blocks[number] = self._opened.read_at(size, number * size)
+        block, place = self._blocks[number], place * self._file.unit_bytes
         if place + _UNIT.size > len(block):
             return None
         unit = Unit(*_UNIT.unpack_from(block, place))
         return unit if unit.log_offset >= 0 and unit.size > 0 else None
 
-    def _block(self, number: int) -> bytes:
-        size = self._block_units * self.file.queue.unit_bytes
-        buffer = bytearray(size)
-        count = self._opened.read_into(number * size, memoryview(buffer))
-        return bytes(buffer[:count])
-
     def written(self, least: int = 0) -> int:
-        """Return how many units were written; units are written from the first one on.
-
-        Args:
-            least: how many surely were.
-        """
-        low, high = least, self.file.units
-        while low < high:
-            middle = (low + high) // 2
-            if self.unit(middle) is None:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """Return how many units were written, which is at least ``least``."""
+        units = range(self._file.size // self._file.unit_bytes)
+        return bisect_left(units, True, least, key=lambda index: self.unit(index) is None)
 
     def first_at_or_after(self, log_offset: int, written: int) -> int:
-        """Return the first of the written units whose record is at a log offset or later."""
-        low, high = 0, written
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit.log_offset < log_offset or unit.size == FILLER_SIZE:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the first of the written units whose record is at an offset or after it."""
+        return bisect_left(range(written), True, key=lambda index: self._is_at(index, log_offset))
+
+    def _is_at(self, index: int, log_offset: int) -> bool:
+        unit = self.unit(index)
+        return unit is not None and unit.size != FILLER_SIZE and unit.log_offset >= log_offset
 
 
-class DispatchedEnd:
-    """How far a store's consume queues lead: the log up to there is complete and readable.
+def last_unit(store: Folder | None, written: dict[str, int]) -> Unit | None:
+    """Return the unit of the last record that some queue leads to; None for no unit at all.
 
-    Keeps for every queue which file was its last, so that asking again costs a few small reads.
+    The log up to there is complete and readable.
 
     Args:
-        storage: the way to the files.
-        store: the store's directory.
+        store: the store's directory, None for none.
+        written: remembers how many units each file had, so that asking again costs a few reads.
     """
 
-    def __init__(self, storage: Storage, store: str) -> None:
-        self._storage = storage
-        self._store = store
-        self._written: dict[str, int] = {}
-
-    def now(self) -> Unit | None:
-        """Return the unit of the last record that some queue leads to; None for no unit at all."""
-        queues = queue_directories(self._storage, self._store)
-        last = for_each(self._storage, self._last_of, queues)
-        return max((unit for unit in last if unit is not None), default=None)
-
-    def _last_of(self, queue: QueueDirectory) -> Unit | None:
-        for file in reversed(queue_files(self._storage, queue)):
+    def last_of(queue: list[QueueFile]) -> Unit | None:
+        for file in reversed(queue):
             try:
-                with UnitReader(self._storage, file) as reader:
-                    unit = self._last_in(reader)
+                with UnitReader(file) as reader:
+                    count = written[file.path] = reader.written(written.get(file.path, 0))
+                    for index in range(count - 1, -1, -1):  # past what was truncated since
+                        unit = reader.unit(index)
+                        if unit is not None and unit.size != FILLER_SIZE:
+                            return unit
             except FileNotFoundError:
                 continue
-            if unit is not None:
-                return unit
         return None
 
-    def _last_in(self, reader: UnitReader) -> Unit | None:
-        """Return the last unit of a file that leads to a record, None if none does."""
-        path = reader.file.path
-        self._written[path] = written = reader.written(self._written.get(path, 0))
-        for index in range(written - 1, -1, -1):  # past what was cut since
-            unit = reader.unit(index)
-            if unit is not None and unit.size != FILLER_SIZE:
-                return unit
-        return None
+    remote = store is not None and is_remote(store.filesystem)
+    last = for_each(remote, last_of, queue_files(store))
+    return max((unit for unit in last if unit is not None), default=None)

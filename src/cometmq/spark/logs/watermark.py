@@ -2,8 +2,8 @@
 
 A log may grow while it is read. Where the store's consume queues are known, it is read as far as
 they lead: the broker writes a unit only behind the record. Where they are not, the log is walked
-from its newest file that begins with a record; it ends where no whole record begins, none with the
-right checksum, and none follows that is newer. Such a tail is not damage: it is not there yet.
+from its newest file that begins with a record. It ends where no whole record begins, none with the
+right checksum, and none follows that is newer. Such a tail is not damage: it is not complete yet.
 """
 
 from __future__ import annotations
@@ -13,218 +13,160 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from cometmq.protocol.record import split_record
-from cometmq.spark.batches import Decoded, RecordDecoder
+from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.columns import Ending
-from cometmq.spark.logs.places import LogFile, LogPlace
-from cometmq.spark.logs.probe import Probe
-from cometmq.spark.logs.queue_files import DispatchedEnd, Unit
-from cometmq.spark.logs.resync import blank_size, next_record, record_size
-from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
+from cometmq.spark.logs.files import Log, LogFile
+from cometmq.spark.logs.queue_files import Unit, last_unit
+from cometmq.spark.logs.window import PROBE_BYTES, Window
 from cometmq.spark.schema import CORE, chosen
 
-_TIME_AND_PLACE = chosen(CORE, ["store_timestamp", "phy_offset"])
 _LOOK_AHEAD_BYTES = 4 * 1024 * 1024
 _NO_TOPIC: frozenset[bytes] = frozenset()
-
-
-def watermark(place: LogPlace, *, walk: bool = False) -> int:
-    """Return the log offset up to which a log may be read now.
-
-    Args:
-        place: the log.
-        walk: whether to go by the records alone, whatever consume queues say.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return Follower(walk=walk).now(place)
-
-
-def log_end(place: LogPlace, *, closed: bool = False) -> int:
-    """Return the log offset up to which a log is to be read.
-
-    The log of a store that was closed in order, or of one that ``closed`` says is not running, is
-    read to its last record. Otherwise it is read as far as its queues lead.
-    """
-    if place.store is not None and not closed:
-        storage, root = place.store
-        closed = storage.entry(f"{root}/abort") is None
-    return Follower().of_closed(place) if closed else watermark(place)
 
 
 class _End(NamedTuple):
     """Where the records of a file end."""
 
-    position: int
-    last_us: int
+    base_offset: int
+    """The file."""
+    position: int = 0
+    last_us: int = 0
     """When the last one was stored, in microseconds; 0 if there was none."""
 
 
-class _Known(NamedTuple):
-    """Where the records of a file ended when somebody looked."""
-
-    base_offset: int
-    end: _End
-
-
 class Follower:
-    """Asks for the watermark of one log again and again, and starts from the last answer.
+    """Finds the readable end of one log again and again, and starts from the last result.
 
     Args:
-        walk: whether to go by the records alone.
+        walk: whether to go by the records alone, whatever consume queues say.
     """
 
     def __init__(self, *, walk: bool = False) -> None:
         self._walk = walk
-        self._dispatched: DispatchedEnd | None = None
-        self._known: _Known | None = None
+        self._written: dict[str, int] = {}
+        self._known = _End(-1)
 
-    def now(self, place: LogPlace) -> int:
-        """Return the watermark of the log as ``place`` has it."""
-        end = None if self._walk else self._dispatched_end(place)
-        return self._walked(place) if end is None else end
+    def now(self, log: Log) -> int:
+        """Return the physical offset up to which the log may be read now.
 
-    def of_closed(self, place: LogPlace) -> int:
-        """Return where the last whole record ends of a log that nobody writes to.
+        The copy of a store may have units that were written after its log was copied.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        unit = None if self._walk else last_unit(log.store, self._written)
+        if unit is not None and unit.end <= log.min_offset:
+            return log.min_offset
+        return unit.end if unit is not None and _has_record(log, unit) else self._walked(log)
+
+    def of_closed(self, log: Log) -> int:
+        """Return where the last whole record ends of a log to which no broker writes.
 
         Records that no queue leads to follow the last one that a queue leads to.
         """
-        unit = self._last_unit(place)
-        if unit is None or not _is_there(place, unit):
-            return self._walked(place)
-        return self.from_record(place, unit.log_offset)
-
-    def _dispatched_end(self, place: LogPlace) -> int | None:
-        """Return where consume queues lead, None where there are none, or to no record.
-
-        The copy of a store may have units that were written after its log was copied.
-        """
-        unit = self._last_unit(place)
-        if unit is None:
-            return None
-        if unit.end <= place.min_offset:
-            return place.min_offset
-        return unit.end if _is_there(place, unit) else None
-
-    def _last_unit(self, place: LogPlace) -> Unit | None:
-        if place.store is None:
-            return None
-        if self._dispatched is None:
-            self._dispatched = DispatchedEnd(*place.store)
-        return self._dispatched.now()
+        unit = last_unit(log.store, self._written)
+        if unit is None or not _has_record(log, unit):
+            return self._walked(log)
+        return self.from_record(log, unit.log_offset)
 
     @staticmethod
-    def from_record(place: LogPlace, start: int) -> int:
+    def from_record(log: Log, start: int) -> int:
         """Return how far whole records go from the begin of one of them on."""
-        file = place.file_at(start)
+        file = log.file_at(start)
         while file is not None:
-            with _Walk(place, file) as walk:
-                end = walk.end_from(_End(start - file.base_offset, 0)).position
+            end = _end_from(file, _End(file.base_offset, start - file.base_offset)).position
             start = file.base_offset + end
-            file = place.file_at(start) if end == file.size else None
+            file = log.file_at(start) if end == file.size else None
         return start
 
-    def _walked(self, place: LogPlace) -> int:
-        for file in reversed(place.files):
-            with _Walk(place, file) as walk:
-                known = self._known
-                if known is None or known.base_offset != file.base_offset:
-                    known = _Known(file.base_offset, _End(0, 0))
-                end = walk.end_from(known.end)
-                if end.position > 0:
-                    self._known = known._replace(end=end)
-                    return file.base_offset + end.position
-        return place.min_offset
+    def _walked(self, log: Log) -> int:
+        for file in reversed(log.files):
+            is_known = self._known.base_offset == file.base_offset
+            end = _end_from(file, self._known if is_known else _End(file.base_offset))
+            if end.position > 0:
+                self._known = end
+                return int(file.base_offset + end.position)
+        return log.min_offset
 
 
-def _is_there(place: LogPlace, unit: Unit) -> bool:
-    """Whether the record that a unit leads to is in the log."""
-    file = place.file_at(unit.log_offset)
+def log_end(log: Log, *, closed: bool = False) -> int:
+    """Return the physical offset up to which a log is to be archived.
+
+    The log of a store that was closed in order, or of one that ``closed`` says is not running, is
+    read to its last record. Otherwise it is read as far as its queues lead.
+    """
+    if log.store is not None and not closed:
+        filesystem, root, _ = log.store
+        closed = not filesystem.get_file_info(f"{root}/abort").is_file
+    return Follower().of_closed(log) if closed else Follower().now(log)
+
+
+def _has_record(log: Log, unit: Unit) -> bool:
+    """Return whether the record that a unit leads to is in the log."""
+    file = log.file_at(unit.log_offset)
     if file is None:
         return False
-    with Probe(place, file) as probe:
-        return probe.size_at(unit.log_offset - file.base_offset) == unit.size
+    position = unit.log_offset - file.base_offset
+    with Window(file, PROBE_BYTES) as window:
+        return window.begins_at(position) and window.record_size(position) == unit.size
+
+
+def _end_from(file: LogFile, start: _End) -> _End:
+    """Return where the records of a file end, from a place on where a record begins, or will."""
+    with Window(file) as window:
+        return _Walk(window).end_from(start)
 
 
 class _Walk:
     """The records of one file, walked over without being decoded."""
 
-    def __init__(self, place: LogPlace, file: LogFile) -> None:
-        self._file = file
-        self._opened = place.open(file)
-        size = REMOTE_WINDOW_BYTES if place.remote else LOCAL_WINDOW_BYTES
-        self._window = Window(self._opened, file.size, size)
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._file = window.file
         self._hopper = RecordDecoder((), broker_name=None)
-        self._checker = RecordDecoder(_TIME_AND_PLACE, broker_name=None, crc=True, decompress=False)
-
-    def __enter__(self) -> _Walk:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        columns = chosen(CORE, ["store_timestamp", "phy_offset"])
+        self._checker = RecordDecoder(columns, broker_name=None, crc=True, decompress=False)
 
     def end_from(self, start: _End) -> _End:
-        """Return where the records of the file end.
-
-        Args:
-            start: where a record begins, or will, and when the one before was stored.
-        """
-        position, last_us = start
+        """Return where the records of the file end."""
+        _, position, last_us = start
         while True:
             before, position = self._hop(position)
             if position >= self._file.size:
-                return _End(self._file.size, last_us)
-            end = self._without_bad_tail(before, position, last_us)
-            following = self._following(position, end.last_us)
+                return start._replace(position=self._file.size, last_us=last_us)
+            end, last_us = self._without_bad_tail(before, position, last_us)
+            following = self._following(position, last_us)
             if following is None:
-                return end
-            position, last_us = following, end.last_us
+                return start._replace(position=end, last_us=last_us)
+            position = following
 
     def _hop(self, position: int) -> tuple[int, int]:
         """Walk to where no record begins; also return where one began not far before."""
         window = self._window
         earlier = before = position
-        while position < self._file.size:
-            window.move(position)
+        while position < self._file.size and window.load(position, 1):
             earlier, before = before, position
-            decoded = self._decode(self._hopper, position, self._file.size)
-            position = window.start + decoded.position
-            if decoded.ending is Ending.BLANK and self._is_last_blank(position):
+            decoded = window.decode(self._hopper, position, self._file.size, _NO_TOPIC)
+            position = decoded.position
+            if decoded.ending is Ending.BLANK and window.is_filler(position):
                 return earlier, self._file.size
-            if decoded.ending not in (Ending.END, Ending.TORN):
-                break
-            if position == before and not self._take_long(position):
-                break
+            if decoded.ending is Ending.END or (
+                decoded.ending is Ending.TORN and window.load_record(position)
+            ):
+                continue
+            break
         return earlier, position
 
-    def _is_last_blank(self, position: int) -> bool:
-        return blank_size(self._window, position) == self._file.size - position
+    def _without_bad_tail(self, position: int, stop: int, last_us: int) -> tuple[int, int]:
+        """Return where those last records before ``stop`` begin that are all damaged.
 
-    def _take_long(self, position: int) -> bool:
-        """Load a record that is longer than the window; False if the file does not hold it."""
-        size = record_size(self._window, position)
-        if size <= len(self._window.data) or position + size > self._file.size:
-            return False
-        self._window.lengthen(size)
-        return True
-
-    def _decode(self, decoder: RecordDecoder, position: int, stop: int) -> Decoded:
-        window = self._window
-        return decoder.batch(
-            window.data,
-            position - window.start,
-            stop - window.start,
-            topics=_NO_TOPIC if decoder is self._hopper else None,
-            log_base=self._file.base_offset + window.start,
-        )
-
-    def _without_bad_tail(self, position: int, stop: int, last_us: int) -> _End:
-        """Return where those last records before ``stop`` begin that are all damaged."""
+        Also return when the record before them was stored.
+        """
         bad = stop
         while position < stop:
-            self._window.move(position)
-            decoded = self._decode(self._checker, position, stop)
-            moved = self._window.start + decoded.position
+            self._window.load(position, 1)
+            decoded = self._window.decode(self._checker, position, stop)
+            moved = decoded.position
             good = decoded.batch.num_rows
             if good and moved == stop and self._ends_in_zeros(decoded.batch):
                 good -= 1
@@ -233,14 +175,14 @@ class _Walk:
                 bad, last_us = stop, decoded.batch.column(0)[good - 1].value
             if good < decoded.batch.num_rows or decoded.ending is Ending.BAD:
                 bad = min(bad, moved)
-                moved += max(record_size(self._window, moved), 1)
-            elif moved == position:
+                moved += max(self._window.record_size(moved), 1)
+            elif moved == position and not self._window.load_record(position):
                 break
             position = moved
-        return _End(bad, last_us)
+        return bad, last_us
 
     def _ends_in_zeros(self, batch: pa.RecordBatch) -> bool:
-        """Whether the topic or the properties of a last record are not all there."""
+        """Return whether the topic or the properties of a last record are not complete."""
         position = batch.column(1)[-1].as_py() - self._file.base_offset
         parts = split_record(self._window.data, position - self._window.start)
         return "\0" in parts.topic or parts.properties.endswith(b"\0")
@@ -250,12 +192,13 @@ class _Walk:
 
         Damaged records may stand side by side, so the search goes on behind a damaged one.
         """
+        window = self._window
         stop = min(position + _LOOK_AHEAD_BYTES, self._file.size)
         at = position
         while True:
-            at = next_record(self._window, self._file.base_offset, self._file.size, at + 1, stop)
-            if at >= stop or self._is_last_blank(at):
+            at = window.next_record(at + 1, stop)
+            if at >= stop or window.is_filler(at):
                 return None
-            decoded = self._decode(self._checker, at, at + 1)
+            decoded = window.decode(self._checker, at, at + 1)
             if decoded.batch.num_rows:
                 return at if decoded.batch.column(0)[0].value >= last_us else None

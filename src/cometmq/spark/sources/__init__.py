@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, tuple[str, str]] = {
     "rocketmq": ("cometmq.spark.sources.topics", "TopicSource"),
-    "rocketmq-log": ("cometmq.spark.sources.log", "LogSource"),
+    "rocketmq-log": ("cometmq.spark.sources.log.source", "LogSource"),
     "rocketmq-meta": ("cometmq.spark.sources.meta", "MetaSource"),
 }
 """Module and class of each format."""

@@ -6,11 +6,9 @@ only; the tags themselves are compared here, and keys are looked for here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
@@ -22,13 +20,13 @@ from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan, PayloadRows
-from cometmq.spark.schema import CORE, Column
+from cometmq.spark.schema import Column
+from cometmq.spark.sources.filters import RowFilter
 from cometmq.spark.sources.losses import Losses
 
 Connect = Callable[[ConnectionOptions], BrokerSession]
 
 DECODED_TOGETHER_BYTES = 1 << 20
-_BY_NAME = {column.name: column for column in CORE}
 
 
 class RangeReader:
@@ -50,10 +48,8 @@ class RangeReader:
     ) -> None:
         self._options = options
         self._payload = PayloadRows(columns, payload)
-        self._columns = self._payload.needed
         self._connect = connect
-        self._filter = _wanted_of(options)
-        self._keys = _keys_pattern(options.filter_keys)
+        self._wanted, self._row_filter = _filters_of(options)
 
     def read(self, each: QueueRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range; the same rows in the same order at every call.
@@ -65,7 +61,7 @@ class RangeReader:
             UnreachableError: nobody served the queue.
         """
         decoder = RecordDecoder(
-            self._decoded_columns(),
+            self._row_filter.with_needed(self._payload.needed),
             broker_name=each.key.broker,
             decompress=self._options.decompress,
             max_rows=self._options.batch_rows,
@@ -82,7 +78,7 @@ class RangeReader:
             for batch in decoder.batches(
                 data, 0, len(data), first_offset=each.start, end_offset=each.end
             ):
-                kept = self._kept(batch)
+                kept = self._row_filter.kept(batch)
                 if kept.num_rows:
                     yield self._payload.complete(kept)
         except BadRecordError as error:
@@ -117,26 +113,11 @@ class RangeReader:
         options = self._options
         return session.read(
             each,
-            filter=self._filter,
+            filter=self._wanted,
             batch_size=options.pull_batch_size,
             timeout_ms=options.pull_timeout_ms,
             group=options.reading_group or READ_GROUP,
         )
-
-    def _decoded_columns(self) -> tuple[Column, ...]:
-        """Give the asked columns, and behind them those that decide which rows are kept."""
-        needed = {"tags": bool(self._filter.wanted_tags), "keys": self._keys is not None}
-        asked = {column.name for column in self._columns}
-        added = [_BY_NAME[name] for name, used in needed.items() if used and name not in asked]
-        return (*self._columns, *added)
-
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._filter.wanted_tags:
-            tags = pa.array(sorted(self._filter.wanted_tags), pa.string())
-            batch = batch.filter(pc.is_in(batch.column("tags"), value_set=tags))
-        if self._keys is not None:
-            batch = batch.filter(pc.match_substring_regex(batch.column("keys"), self._keys))
-        return batch
 
 
 def check_filters(options: TopicReadOptions) -> None:
@@ -145,34 +126,24 @@ def check_filters(options: TopicReadOptions) -> None:
     Raises:
         OptionError: an expression is none, or no key is named.
     """
-    _wanted_of(options)
-    _keys_pattern(options.filter_keys)
+    _filters_of(options)
 
 
-def _wanted_of(options: TopicReadOptions) -> Filter:
-    """Return what brokers are told about which messages are wanted.
+def _filters_of(options: TopicReadOptions) -> tuple[Filter, RowFilter]:
+    """Return the filter of brokers, and the filter of the rows that they send.
 
     Raises:
-        OptionError: an expression is none.
+        OptionError: an expression is none, or no key is named.
     """
+    wanted = Filter.tags()
     try:
         if options.filter_sql is not None:
-            return Filter.sql(options.filter_sql)
-        if options.filter_tags is not None:
-            return Filter.tags(options.filter_tags)
+            wanted = Filter.sql(options.filter_sql)
+        elif options.filter_tags is not None:
+            wanted = Filter.tags(options.filter_tags)
     except ConfigError as error:
         raise OptionError(f"option filter.tags or filter.sql: {error}") from None
-    return Filter.tags()
-
-
-def _keys_pattern(text: str | None) -> str | None:
-    """Return what the column ``keys`` of a message with one of these keys matches."""
-    if text is None:
-        return None
-    keys = [part.strip() for part in text.split(",") if part.strip()]
-    if not keys:
-        raise OptionError(f"option filter.keys={text}: expected keys with commas between")
-    return rf"(^| )({'|'.join(re.escape(key) for key in keys)})( |$)"
+    return wanted, RowFilter.of(wanted.wanted_tags, options.filter_keys)
 
 
 def _joined(answers: Iterator[bytes], most: int) -> Iterator[bytes]:

@@ -367,7 +367,7 @@ def test_few_ranges_are_cut_smaller_so_that_every_core_has_some(
     monkeypatch.setattr(archive_module, "plan", noted)
     archive_log(None, replace(settings, range_bytes=1 << 20))
     monkeypatch.setattr(archive_module, "_RANGE_BYTES_MIN", 1 << 12)
-    monkeypatch.setattr(archive_module, "cores_of", lambda spark: planned[0])
+    monkeypatch.setattr(archive_module, "_cores", lambda spark: planned[0])
     other = replace(settings, range_bytes=1 << 20, to=settings.to + "-2")
     archive_log(None, other)
     few = archive_module._RANGES_PER_CORE * planned[0]

@@ -17,7 +17,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.protocol.compression import compress_body
 from cometmq.protocol.record import encode_record
 from cometmq.spark.errors import BadRecordError
-from cometmq.spark.sources.log_batch import LogBatchReader
+from cometmq.spark.sources.log.batch import LogBatchReader
 from support.spark.log_files import FilledStore, log_reader, read_all, rows_at, without_queues
 from support.stores.small_stores import LOG_FILE_BYTES, PRODUCER, put
 from support.stores.sparse_log import make_sparse_log

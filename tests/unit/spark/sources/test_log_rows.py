@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
+from cometmq.spark.logs.files import Folder
 from cometmq.spark.logs.logs import Logs
-from cometmq.spark.logs.storage import LocalStorage
 from cometmq.spark.schema import chosen, log_columns
-from cometmq.spark.sources.log_plan import Planner
-from cometmq.spark.sources.log_rows import Conditions, PartReader
+from cometmq.spark.sources.log.parts import Conditions, plan_parts
+from cometmq.spark.sources.log.rows import PartReader
 from cometmq.spark.sources.losses import Losses
 from support.checks.manual_clock import ManualClock
 from support.spark.log_files import (
@@ -83,7 +85,7 @@ def test_tasks_are_as_many_as_asked(filled: FilledStore) -> None:
     reader = log_reader(filled.root, minPartitions=11)
     parts = reader.partitions()
     assert 11 <= len(parts) <= 14
-    sizes = [part.part.range.size for part in parts]
+    sizes = [part.value.range.size for part in parts]
     assert sizes == sorted(sizes, reverse=True)
     assert rows_at(reader) == filled.offsets
 
@@ -195,7 +197,7 @@ def test_a_segment_missing_in_the_middle_is_a_loss(filled: FilledStore, tmp_path
 
 def test_a_file_deleted_after_planning_fails_the_task(filled: FilledStore) -> None:
     reader = log_reader(filled.root)
-    gone = next(part for part in reader.partitions() if part.part.range.start == 0)
+    gone = next(part for part in reader.partitions() if part.value.range.start == 0)
     filled.segment(0).unlink()
     with pytest.raises(DataLossError, match=r"bytes 0 to .* was deleted"):
         list(reader.read(gone))
@@ -205,7 +207,7 @@ def test_a_file_deleted_after_planning_fails_the_task(filled: FilledStore) -> No
 
 def test_a_file_cut_after_planning_is_an_error_and_no_end(filled: FilledStore) -> None:
     reader = log_reader(filled.root)
-    part = next(part for part in reader.partitions() if part.part.range.start == 0)
+    part = next(part for part in reader.partitions() if part.value.range.start == 0)
     with filled.segment(0).open("r+b") as file:
         file.truncate(filled.offsets[3])
     with pytest.raises(SourceError, match=r"0{20} ends at byte|was cut|should be|expected"):
@@ -267,19 +269,18 @@ def test_tags_in_extension_units_are_found(tmp_path: Path) -> None:
 
 def test_a_rare_topic_of_a_remote_log_is_found_by_its_queues(mixed: FilledStore) -> None:
     """Nearly nothing of the log is read then."""
-    counted = CountingStorage()
+    counted: Any = CountingFiles()
     logs = Logs({None: (str(mixed.root),)})
-    (place,) = logs.places.values()
-    logs.places["log"] = replace(
-        place,
-        sources=tuple(source._replace(storage=counted) for source in place.sources),
-        storages=(counted,) * len(place.files),
-        store=(counted, str(mixed.root)),
+    (log,) = logs.by_name.values()
+    logs.by_name["log"] = replace(
+        log,
+        folders=tuple(folder._replace(filesystem=counted) for folder in log.folders),
+        files=tuple(file._replace(filesystem=counted) for file in log.files),
+        store=Folder(counted, str(mixed.root)),
     )
     options = log_options(mixed.root, subscribe="rare")
     conditions = Conditions.of(options)
-    planner = Planner(options, Losses(fail=True))
-    parts = planner.parts(logs, {"log": 0}, {"log": mixed.end}, conditions)
+    parts = plan_parts(options, Losses(fail=True), logs, {"log": 0}, {"log": mixed.end})
     assert all(part.units for part in parts)
     counted.log_bytes = 0
     columns = chosen(log_columns(properties=False, validate=False), ["phy_offset"])
@@ -326,29 +327,30 @@ def test_what_planning_can_refuse_fails_planning(filled: FilledStore) -> None:
         log_reader(filled.root, startingOffsets='{"other": 0}').partitions()
 
 
-class CountingStorage:
-    """A store that says it is far away, and counts what is read of its log."""
-
-    remote = True
+class CountingFiles:
+    """A file system that is not the one of this machine, and counts what is read of a log."""
 
     def __init__(self) -> None:
-        self._local = LocalStorage()
+        self._local = fs.LocalFileSystem()
         self.log_bytes = 0
 
-    def entries(self, directory: str) -> Any:
-        return self._local.entries(directory)
+    def get_file_info(self, of: Any) -> Any:
+        return self._local.get_file_info(of)
 
-    def entry(self, path: str) -> Any:
-        return self._local.entry(path)
+    def open_input_file(self, path: str) -> Any:
+        opened = self._local.open_input_file(path)
+        return CountedFile(opened, self) if "/commitlog/" in path else opened
 
-    def open(self, path: str) -> Any:
-        opened = self._local.open(path)
-        read_into = opened.read_into
 
-        def counted(position: int, buffer: memoryview) -> int:
-            if "/commitlog/" in path:
-                self.log_bytes += len(buffer)
-            return read_into(position, buffer)
+class CountedFile(contextlib.closing[Any]):
+    """A file of a log that counts what is read of it."""
 
-        opened.read_into = counted  # type: ignore[method-assign]
-        return opened
+    def __init__(self, opened: Any, counts: CountingFiles) -> None:
+        super().__init__(self)
+        self._opened = opened
+        self._counts = counts
+        self.close = opened.close
+
+    def read_at(self, size: int, position: int) -> Any:
+        self._counts.log_bytes += size
+        return self._opened.read_at(size, position)

@@ -16,7 +16,7 @@ from cometmq.spark.compat import ReadAllAvailable, ReadMaxBytes
 from cometmq.spark.errors import BadRecordError, DataLossError, SourceError
 from cometmq.spark.schema import log_columns
 from cometmq.spark.sources.edges import without_start
-from cometmq.spark.sources.log_stream import LogStreamReader
+from cometmq.spark.sources.log.stream import LogStreamReader
 from support.checks.manual_clock import ManualClock
 from support.spark.log_files import FilledStore, log_options
 from support.spark.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol

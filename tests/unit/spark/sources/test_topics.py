@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from cometmq.spark.errors import OptionError
 from cometmq.spark.schema import CORE
 from cometmq.spark.sources import topics
-from cometmq.spark.sources.log_batch import LogBatchReader
+from cometmq.spark.sources.log.batch import LogBatchReader
 from cometmq.spark.sources.meta import MetaReader
 from cometmq.spark.sources.topic_batch import TopicBatchReader
 from cometmq.spark.sources.topic_stream import TopicStreamReader

@@ -1,25 +1,27 @@
 """Streams of logs: the range of each micro-batch, and how a stream resumes after a failure.
 
-    first batch     $start → $from and places     the end says where the batch begins (see edges)
-    any other       places → places               never less than before, but for a log that was
+    first batch     $start → $from and offsets    the end says where the batch begins (see edges)
+    any other       offsets → offsets             never less than before, but for a log that was
                                                   created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
 
-Every place that a batch ends at is one where a record ends. The end of a batch also has the store
-time of that record, by which a later batch recognizes the log. What Spark must be able to repeat
-after a failure depends on the two documents alone.
+Every offset that a batch ends at is one where a record ends. The end of a batch also has the store
+time of that record, by which a later batch recognizes the log: the rules are those of
+`cometmq.spark.sources.queue_identity`, with bytes of a log for offsets of a queue. What Spark must
+be able to repeat after a failure depends on the two documents alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, StreamReader
+from cometmq.spark.logs import Follower
 from cometmq.spark.logs.logs import LATEST, Logs, check_known
+from cometmq.spark.logs.times import at_time, boundary, oldest_stored, stored_before
 from cometmq.spark.offsets import LogOffsets, log_from_json, log_times_from_json, log_to_json
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.payloads.plan import PayloadPlan
@@ -32,24 +34,16 @@ from cometmq.spark.sources.edges import (
     start_in,
     without_start,
 )
-from cometmq.spark.sources.log_batch import LogPartition
-from cometmq.spark.sources.log_edges import start_of
-from cometmq.spark.sources.log_identity import changed_logs, stored_at
-from cometmq.spark.sources.log_plan import Planner
-from cometmq.spark.sources.log_rows import Conditions, PartReader
-from cometmq.spark.sources.losses import Losses
+from cometmq.spark.sources.log.batch import LogReader
+from cometmq.spark.sources.log.bounds import start_of
+from cometmq.spark.sources.log.parts import plan_parts
+from cometmq.spark.sources.queue_identity import Change
 
 _WHAT = "an offset of this stream"
 
 
-class LogStreamReader(StreamReader):
-    """Plans micro-batches on the driver, and reads their parts in workers.
-
-    Args:
-        options: of the query.
-        columns: of the rows, in their order.
-        payload: decodes bodies, if the query does.
-    """
+class LogStreamReader(LogReader, StreamReader):
+    """Plans micro-batches on the driver; the arguments are those of `LogReader`."""
 
     def __init__(
         self,
@@ -57,19 +51,12 @@ class LogStreamReader(StreamReader):
         columns: Sequence[Column],
         payload: PayloadPlan | None = None,
     ) -> None:
-        self._options = options
-        self._payload = payload
-        self._columns = tuple(columns)
-        self._conditions = Conditions.of(options)
+        super().__init__(options, columns, payload)
         self._start = start_of(options, LATEST)
-        self._losses = Losses(fail=options.fail_on_data_loss)
         self._target: LogOffsets | None = None
         self._newest: LogOffsets | None = None
         self._logs: Logs | None = None
         self._planned: LogOffsets | None = None
-        self._reader()  # so that what it refuses fails planning
-
-    # --- Spark asks, on the driver --------------------------------------------------------------
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember how far logs go now: this run goes no further."""
@@ -99,11 +86,11 @@ class LogStreamReader(StreamReader):
             begins = self._start.resolve(logs, ends)
             if begins is None:
                 return start
-            places = _limited(logs, begins, ends, limit) if self._start.repeatable else begins
-            return first_end(log_to_json(begins), self._ends_at(logs, places, {}))
+            found = _limited(logs, begins, ends, limit) if self._start.repeatable else begins
+            return first_end(log_to_json(begins), self._ends_at(logs, found, {}))
         known, stored = _known(start), _stored(start)
         check_known(known, logs)
-        changes = changed_logs(logs, known, stored, self._newest)
+        changes = _changes(logs, known, stored, self._newest)
         for name, change in changes.items():
             self._losses.changed_log(name, known[name], change, self._newest[name])
         restarts = {name: change.start for name, change in changes.items()}
@@ -119,7 +106,7 @@ class LogStreamReader(StreamReader):
         return {FROM: log_to_json(restarts), **end} if restarts else end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return how far logs went when last looked at, for the progress of the query."""
+        """Return how far logs went when they were listed last, for the progress of the query."""
         return None if self._newest is None else log_to_json(self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -140,28 +127,8 @@ class LogStreamReader(StreamReader):
             return []
         if self._planned != ends:
             ends = self._remaining(logs, begins, ends, _stored(end))
-        planner = Planner(self._options, self._losses)
-        parts = planner.parts(logs, begins, ends, self._conditions)
-        return [LogPartition(part) for part in parts]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the checkpoint is the only one to know."""
-
-    def stop(self) -> None:
-        """Do nothing: no file stays open between batches."""
-
-    # --- Spark asks, in workers -----------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one part."""
-        if not isinstance(partition, LogPartition):
-            return iter(())
-        return self._reader().read(partition.part)
-
-    def _reader(self) -> PartReader:
-        return PartReader(self._options, self._columns, self._conditions, self._payload)
-
-    # --- how ------------------------------------------------------------------------------------
+        parts = plan_parts(self._options, self._losses, logs, begins, ends)
+        return [InputPartition(part) for part in parts]
 
     def _looked(self) -> Logs:
         """Return the logs with the files they have now."""
@@ -171,11 +138,15 @@ class LogStreamReader(StreamReader):
             self._logs.look()
         return self._logs
 
-    def _ends_at(self, logs: Logs, ends: LogOffsets, stored: dict[str, int]) -> dict[str, Any]:
+    def _ends_at(self, logs: Logs, ends: LogOffsets, stored: Mapping[str, int]) -> dict[str, Any]:
+        """Return the document of a batch's end, with store times for the ends that have none."""
         self._planned = ends
-        rest = {name: end for name, end in ends.items() if name not in stored}
-        times = dict(sorted((stored | stored_at(logs, rest)).items()))
-        return ({STORED: times} if times else {}) | log_to_json(ends)
+        times: dict[str, int | None] = dict(stored)
+        for name, end in ends.items():
+            if name not in times:
+                times[name] = logs.ask(name, stored_before, end)
+        known = {name: time_ms for name, time_ms in sorted(times.items()) if time_ms is not None}
+        return ({STORED: known} if known else {}) | log_to_json(ends)
 
     def _remaining(
         self, logs: Logs, begins: LogOffsets, ends: LogOffsets, stored: dict[str, int]
@@ -188,13 +159,45 @@ class LogStreamReader(StreamReader):
         now = logs.ends()
         known = {name: end for name, end in ends.items() if name in stored}
         left = dict(ends)
-        for name, change in changed_logs(logs, known, stored, now).items():
+        for name, change in _changes(logs, known, stored, now).items():
             self._losses.changed_log(name, ends[name], change, now[name])
             end = begins.get(name, change.start) if change.created_again else change.start
             left[name] = min(end, left[name])
             if left[name] <= begins.get(name, 0):
                 del left[name]  # nothing of it is left
         return left
+
+
+def _changes(
+    logs: Logs, known: LogOffsets, stored: Mapping[str, int], ends: LogOffsets
+) -> dict[str, Change]:
+    """Return the logs that do not hold the last record before their offset.
+
+    A log that ends before the offset has changed; consume queues may only lag behind its records.
+
+    Args:
+        logs: the logs.
+        known: the offset of each log.
+        stored: the store times of the last records before them; an older version wrote none.
+        ends: how far each log may be read.
+    """
+    changed = {}
+    for name, offset in known.items():
+        stored_ms, end = stored.get(name), ends[name]
+        if offset > end:
+            is_same = logs.ask(name, Follower.from_record, end) >= offset
+        else:
+            met = None if stored_ms is None else logs.ask(name, stored_before, offset)
+            is_same = met is None or met == stored_ms
+        if is_same:
+            continue
+        oldest_ms = logs.ask(name, oldest_stored)
+        if stored_ms is None or oldest_ms is None or oldest_ms > stored_ms:
+            changed[name] = Change(created_again=True, start=logs.begins()[name])
+        else:
+            newer = logs.ask(name, at_time, stored_ms + 1, end)
+            changed[name] = Change(created_again=False, start=end if newer is None else newer)
+    return changed
 
 
 def _stored(document: dict[str, Any]) -> dict[str, int]:
@@ -209,11 +212,10 @@ def _limited(logs: Logs, begins: LogOffsets, ends: LogOffsets, limit: ReadLimit)
     """Return where a batch ends that begins there and takes no more than the limit."""
     sizes = {name: max(end - begins.get(name, 0), 0) for name, end in ends.items()}
     total = sum(sizes.values())
-    if not isinstance(limit, ReadMaxBytes) or total <= limit.max_bytes:
-        return {name: begins[name] + size for name, size in sizes.items()}
-    found = {}
-    for name, size in sizes.items():
-        wanted = max(1, size * limit.max_bytes // total) if size else 0
-        end = begins[name] + size
-        found[name] = logs.boundary(name, begins[name] + wanted, end) if size else end
+    found = {name: begins[name] + size for name, size in sizes.items()}
+    if isinstance(limit, ReadMaxBytes) and total > limit.max_bytes:
+        for name, end in found.items():
+            if sizes[name]:
+                wanted = begins[name] + max(1, sizes[name] * limit.max_bytes // total)
+                found[name] = logs.ask(name, boundary, wanted, end)
     return found

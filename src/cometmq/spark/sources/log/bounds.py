@@ -1,4 +1,4 @@
-"""The bounds of reads of logs: options, and the positions that they mean.
+"""The bounds of reads of logs: options, and the offsets that they mean.
 
     {"$start": "earliest" | "latest"}             the same for every log
     {"$start": {"ts": 1735689600000}}             the first record stored then or later
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cometmq.spark.logs.logs import EARLIEST, LATEST, Logs
+from cometmq.spark.logs.times import at_time
 from cometmq.spark.offsets import LogOffsets, log_to_json
 from cometmq.spark.options.logs import LogOptions, position_document
 from cometmq.spark.sources.edges import START
@@ -21,8 +22,8 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True)
-class LogEdge:
-    """One side of what is read, of all logs."""
+class LogBound:
+    """The start or the end of a read, of all logs."""
 
     default: int
     """EARLIEST or LATEST, of logs that are not named."""
@@ -33,10 +34,10 @@ class LogEdge:
 
     @property
     def repeatable(self) -> bool:
-        """Whether asking later gives the same places, as long as nothing expires."""
+        """Whether a later call of `resolve` gives the same offsets, if nothing expires."""
         if self.time_ms is not None:
             return True
-        return self.default == EARLIEST and all(place != LATEST for _, place in self.named)
+        return self.default == EARLIEST and all(offset != LATEST for _, offset in self.named)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that stands for this start in a checkpoint."""
@@ -47,7 +48,7 @@ class LogEdge:
         return {START: "earliest" if self.default == EARLIEST else "latest"}
 
     def resolve(self, logs: Logs, ends: LogOffsets) -> LogOffsets | None:
-        """Return the place in every log; None where no log is as young as the time yet.
+        """Return the offset in every log; None where no log is as young as the time yet.
 
         Args:
             logs: the logs.
@@ -58,40 +59,38 @@ class LogEdge:
         """
         if self.time_ms is None:
             return logs.resolve(dict(self.named), self.default, ends)
-        found = logs.at_time(self.time_ms, ends)
-        if all(place is None for place in found.values()):
+        found = {name: logs.ask(name, at_time, self.time_ms, end) for name, end in ends.items()}
+        if all(offset is None for offset in found.values()):
             return None
-        return {name: ends[name] if place is None else place for name, place in found.items()}
+        return {name: ends[name] if offset is None else offset for name, offset in found.items()}
 
 
-def start_of(options: LogOptions, usual: int) -> LogEdge:
+def start_of(options: LogOptions, default: int) -> LogBound:
     """Read the options about where to begin.
 
     Args:
         options: of the query.
-        usual: EARLIEST for a batch, LATEST for a stream.
+        default: EARLIEST for a batch, LATEST for a stream.
 
     Raises:
         OptionError: they have another shape.
     """
-    return _edge(options.starting_timestamp, options.starting_offsets, "startingOffsets", usual)
+    return _bound(options.starting_timestamp, options.starting_offsets, "startingOffsets", default)
 
 
-def end_of(options: LogOptions) -> LogEdge:
+def end_of(options: LogOptions) -> LogBound:
     """Read the options about where a batch ends.
 
     Raises:
         OptionError: they have another shape.
     """
-    return _edge(options.ending_timestamp, options.ending_offsets, "endingOffsets", LATEST)
+    return _bound(options.ending_timestamp, options.ending_offsets, "endingOffsets", LATEST)
 
 
-def _edge(time_ms: int | None, text: str | None, name: str, usual: int) -> LogEdge:
-    if time_ms is not None:
-        return LogEdge(usual, time_ms=time_ms)
+def _bound(time_ms: int | None, text: str | None, name: str, default: int) -> LogBound:
     document = position_document(text, name)
-    if document is None:
-        return LogEdge(usual)
+    if time_ms is not None or document is None:
+        return LogBound(default, time_ms=time_ms)
     if isinstance(document, str):
-        return LogEdge(_WORDS[document])
-    return LogEdge(usual, named=tuple(sorted(document.items())))
+        return LogBound(_WORDS[document])
+    return LogBound(default, tuple(sorted(document.items())))

@@ -32,11 +32,20 @@ def test_the_notebook_runs_and_its_figures_agree(
         for output in cell.get("outputs", ())
         if output["output_type"] == "execute_result"
     }
+    pictures = [
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "image/png" in output.get("data", ())
+    ]
+    assert len(pictures) == 3
     if passes_limits():
         assert said == {
             "batches, sum(batches)": "([100, 100, 100, 100, 100], 500)",
             "second, copied": "(1, 501)",
             "held": "501",
+            "faults": "{'gaps': 0, 'duplicates': 0, 'compare': 0}",
+            "finding_counts": "{'missing-there': 20, 'differs': 10}",
         }
     else:  # each run has one batch
         assert said["batches, sum(batches)"] == "([100], 100)"

@@ -38,7 +38,7 @@ QUERY_ID = "sql.streaming.queryId"
 EXECUTION_ID, ROOT_EXECUTION_ID = "spark.sql.execution.id", "spark.sql.execution.root.id"
 """Spark numbers the executions of SQL in an application. In ``foreachBatch`` the root is the
 execution of the micro-batch."""
-QUERY_OPTIONS = ("checkpointlocation",)
+QUERY_OPTIONS = ("checkpointlocation", "queryname")
 """Options of a stream that Spark passes to its sink, too."""
 
 

@@ -82,10 +82,10 @@ def test_a_sink_is_refused_before_any_task(sink: Callable[..., object]) -> None:
 
 
 @BOTH
-def test_where_a_query_keeps_its_checkpoint_is_no_option_of_the_sink(
+def test_the_checkpoint_and_the_name_of_a_query_are_no_options_of_the_sink(
     sink: Callable[..., object],
 ) -> None:
-    sink(OPTIONS | {"checkpointlocation": "/somewhere"}, SCHEMA, False)
+    sink(OPTIONS | {"checkpointlocation": "/somewhere", "queryname": "copy"}, SCHEMA, False)
 
 
 @BOTH

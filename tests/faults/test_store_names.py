@@ -100,6 +100,7 @@ def test_a_copy_of_a_store_takes_no_part_while_the_original_runs(
     copy = cluster.another("copy", copy_of=slave)
     copy.launch()
     copy.await_line("another process with the broker id 2 is alive")
+    controller_says(cluster, f"registration refused broker=broker-a/2@127.0.0.1:{copy.port}")
 
     master.kill()
     assert cluster.await_master(other_than=master) is slave
@@ -118,6 +119,7 @@ def test_brokers_of_a_new_set_do_not_lead_those_of_the_old_one(cluster: ElectedC
     assert "fenced" in refusal(master)
     ours(master).await_line("the controllers have another broker set of this name: met set")
     ours(slave).await_line("the controllers have another broker set of this name: met set")
+    controller_says(cluster, "the broker belongs to another set of the name")
     master.kill()
     slave.kill()
     ours(slave).launch()

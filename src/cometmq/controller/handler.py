@@ -9,6 +9,7 @@ Source: ControllerRequestProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -63,6 +64,9 @@ from cometmq.protocol.headers.controller import (
 )
 from cometmq.protocol.headers.namesrv import BrokerHeartbeatRequest
 from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.system.failure_log import FailureLog
+
+log = logging.getLogger(__name__)
 
 NAMES_MAX = 1000
 """Broker sets in one request for their state."""
@@ -116,6 +120,10 @@ class ControllerHandler:
         self._elections = elections
         self._active = active
         self._group = group
+        # A refused broker registers again every second.
+        self._registrations = FailureLog(
+            log, fails="registration refused", works="registration accepted again", name="broker"
+        )
 
     def routes(self) -> dict[int, RequestHandler]:
         """Return the handlers of all request codes."""
@@ -214,6 +222,7 @@ class ControllerHandler:
         name, id_, address = header.broker_name, header.broker_id, header.broker_address
         _check_address(address)
         names, set_id, new_set_id = _names_of(header), _name(header.set_id), _new_name()
+        subject = f"{name}/{id_}@{address}"
         result = ControllerRegisterBrokerResponse(
             cluster_name=header.cluster_name, broker_name=name
         )
@@ -236,7 +245,9 @@ class ControllerHandler:
         try:
             known = await self._table.change(name, decide)
         except ResponseError as refusal:
+            self._registrations.failed(subject, refusal)
             return _refused(refusal, result)
+        self._registrations.succeeded(subject)
         _name_set(result, known, header.incarnation)
         if known.master_id is not None and self._live.is_master_alive(known):
             _name_master(result, known)

@@ -14,9 +14,9 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
-from cometmq.spark.brokers.metadata import Metadata
-from cometmq.spark.brokers.patience import AwayError
-from cometmq.spark.brokers.placing import AT_ONCE
+from cometmq.spark.brokers.metadata import Metadata, StoreTimes
+from cometmq.spark.brokers.retry_policy import AwayError
+from cometmq.spark.brokers.routes import AT_ONCE
 from cometmq.spark.offsets import Bounds, QueueKey
 from support.brokers.queue_broker import (
     QueueBroker,
@@ -52,12 +52,12 @@ class Asked:
         self.names.serve({name: {0: self.brokers[name].address} for name in brokers}, queues=queues)
 
     async def bounds(self, *keys: QueueKey, masters_only: bool = False) -> dict[QueueKey, Bounds]:
-        placed = await self.metadata.places.place(keys)
-        return await self.metadata.bounds(placed, masters_only=masters_only)
+        routes = await self.metadata.finder.find(keys)
+        return await self.metadata.bounds(routes, masters_only=masters_only)
 
     async def at_time(self, wanted: QueueKey, time_ms: int) -> int:
-        placed = await self.metadata.places.place([wanted])
-        return (await self.metadata.at_time(placed, {wanted: time_ms}))[wanted]
+        routes = await self.metadata.finder.find([wanted])
+        return (await self.metadata.at_time(routes, {wanted: time_ms}))[wanted]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_no_more_than_so_many_questions_are_open_at_a_time(asked: Asked) -
     keys = [key(queue_id) for queue_id in range(3 * AT_ONCE)]
     asking = asyncio.create_task(asked.bounds(*keys))
     await broker.until(lambda: len(held) == AT_ONCE)
-    await asked.metadata.places.route("t")  # time enough for more
+    await asked.metadata.finder.route("t")  # time enough for more
     assert len(held) == AT_ONCE
     broker.handlers[SINGLE[0]] = known
     for request in held:
@@ -143,15 +143,15 @@ async def test_no_more_than_so_many_questions_are_open_at_a_time(asked: Asked) -
 
 async def test_a_queue_is_gone_when_its_broker_is_there_without_it(asked: Asked) -> None:
     asked.serve("a", "b", queues=1)
-    placed = await asked.metadata.places.place([key(0), key(1)])
-    assert list(placed.addresses) == [key(0)]
-    assert placed.gone == {key(1): "a has no such queue that can be read"}
+    routes = await asked.metadata.finder.find([key(0), key(1)])
+    assert list(routes.addresses) == [key(0)]
+    assert routes.gone == {key(1): "a has no such queue that can be read"}
 
 
 async def test_a_queue_is_gone_when_its_topic_is(asked: Asked) -> None:
     asked.names.routes.clear()
-    placed = await asked.metadata.places.place([key(0)])
-    assert placed.gone == {key(0): "the topic does not exist"}
+    routes = await asked.metadata.finder.find([key(0)])
+    assert routes.gone == {key(0): "the topic does not exist"}
 
 
 async def test_a_queue_is_gone_when_its_broker_says_that_the_topic_is(asked: Asked) -> None:
@@ -159,16 +159,32 @@ async def test_a_queue_is_gone_when_its_broker_says_that_the_topic_is(asked: Ask
     asked.brokers["b"].put(0, 5)
     refusal = Response(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
     asked.brokers["a"].script_of[STATS] = deque([refusal])
-    placed = await asked.metadata.places.place([key(0), key(0, "b")])
-    assert await asked.metadata.bounds(placed) == {key(0, "b"): Bounds(0, 5)}
-    assert placed.gone == {key(0): "the topic does not exist on a"}
+    routes = await asked.metadata.finder.find([key(0), key(0, "b")])
+    assert await asked.metadata.bounds(routes) == {key(0, "b"): Bounds(0, 5)}
+    assert routes.gone == {key(0): "the topic does not exist on a"}
 
 
 async def test_a_queue_is_not_gone_while_its_broker_is_away(asked: Asked) -> None:
     """Name servers forget a broker that restarts, with all its queues."""
     asked.serve("b")
-    with pytest.raises(AwayError, match=r"topic t, queue 0 of a.*not registered"):
-        await asked.metadata.places.place([key(0), key(0, "b")])
+    routes = await asked.metadata.finder.find([key(0), key(0, "b")])
+    assert list(routes.addresses) == [key(0, "b")]
+    assert routes.away == {
+        key(0): "topic t, queue 0 of a: a is not registered with the name server now"
+    }
+    assert not routes.gone
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_queue_of_a_static_topic_is_away_while_the_topic_exists(
+    asked: Asked, exists: bool
+) -> None:
+    """Its broker may have any name; queues of static topics are never removed."""
+    static = key(7, "__syslo__global__")
+    if not exists:
+        asked.names.routes.clear()
+    routes = await asked.metadata.finder.find([static])
+    assert (static in routes.away, static in routes.gone) == (exists, not exists)
 
 
 async def test_a_queue_is_not_gone_when_its_broker_comes_back_between_two_questions(
@@ -183,9 +199,9 @@ async def test_a_queue_is_not_gone_when_its_broker_comes_back_between_two_questi
         return cluster(request)
 
     asked.names.handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = come_back
-    placed = await asked.metadata.places.place([key(0)])
-    assert list(placed.addresses) == [key(0)]
-    assert not placed.gone
+    routes = await asked.metadata.finder.find([key(0)])
+    assert list(routes.addresses) == [key(0)]
+    assert not routes.gone
 
 
 async def test_no_topic_is_missing_while_the_only_broker_is_away(asked: Asked) -> None:
@@ -216,10 +232,10 @@ async def test_a_topic_that_only_a_replica_does_not_know_is_not_gone(asked: Aske
     asked.names.serve({"a": {0: master.address, 1: copy.address}})
     await master.stop()
     copy.script_of[STATS] = deque([Response(ResponseCode.TOPIC_NOT_EXIST, "no such topic")])
-    placed = await asked.metadata.places.place([key(0)])
+    routes = await asked.metadata.finder.find([key(0)])
     with pytest.raises(AwayError, match="the master of a does not respond"):
-        await asked.metadata.bounds(placed)
-    assert not placed.gone
+        await asked.metadata.bounds(routes)
+    assert not routes.gone
 
 
 # --- times -----------------------------------------------------------------------------------
@@ -279,12 +295,16 @@ async def test_a_message_has_a_store_time_at_its_offset_alone(asked: Asked) -> N
     broker.expire(1, 2)
 
     for offset, time_ms in ((0, 1_000), (2, 1_000), (3, None), (8, 2_000), (11, None)):
-        placed = await asked.metadata.places.place([key(0)])
-        found = await asked.metadata.store_times(placed, {key(0): offset}, "g")
-        assert found.get(key(0)) == time_ms
+        routes = await asked.metadata.finder.find([key(0)])
+        found = await asked.metadata.store_times(routes, {key(0): offset}, "g")
+        assert (found[key(0)].at if found else None) == time_ms
     both = {key(0): 10, key(1): 1}
-    placed = await asked.metadata.places.place(both)
-    assert await asked.metadata.store_times(placed, both, "g") == {key(0): 2_000}
+    routes = await asked.metadata.finder.find(both)
+    assert await asked.metadata.store_times(routes, both, "g") == {key(0): StoreTimes(2_000, 0)}
+    before_hole = {key(0): 2}
+    routes = await asked.metadata.finder.find(before_hole)
+    found = await asked.metadata.store_times(routes, before_hole, "g")
+    assert found == {key(0): StoreTimes(1_000, 2_000)}
     assert {pull.consumer_group for pull in broker.pulls} == {"g"}
 
 
@@ -292,9 +312,9 @@ async def test_a_queue_whose_pull_is_refused_has_no_store_time(asked: Asked) -> 
     asked.brokers["a"].put(0, 3)
     refused = Response(ResponseCode.NO_PERMISSION, "no")
     asked.brokers["a"].script_of[RequestCode.PULL_MESSAGE] = deque([refused])
-    placed = await asked.metadata.places.place([key(0)])
+    routes = await asked.metadata.finder.find([key(0)])
 
-    assert await asked.metadata.store_times(placed, {key(0): 1}, "g") == {}
+    assert await asked.metadata.store_times(routes, {key(0): 1}, "g") == {}
 
 
 async def test_statistics_say_when_the_newest_message_was_stored(asked: Asked) -> None:
@@ -310,8 +330,8 @@ async def test_statistics_say_when_the_newest_message_was_stored(asked: Asked) -
 async def test_a_group_has_no_offset_where_it_has_committed_none(asked: Asked) -> None:
     """Brokers before 5.0 would say 0."""
     asked.brokers["a"].offsets = {"t@g": {0: 4}, "t@other": {1: 9}, "%RETRY%g@g": {1: 9}}
-    placed = await asked.metadata.places.place(asked.keys)
-    assert await asked.metadata.committed(placed, "g") == {key(0): 4}
+    routes = await asked.metadata.finder.find(asked.keys)
+    assert await asked.metadata.committed(routes, "g") == {key(0): 4}
     assert asked.brokers["a"].asked[RequestCode.GET_ALL_CONSUMER_OFFSET] == 1
 
 
@@ -320,8 +340,8 @@ async def test_who_may_not_see_all_offsets_asks_for_those_of_the_group(asked: As
     asked.brokers["b"].offsets = {"t@g": {1: 7}}
     refusal = Response(ResponseCode.NO_PERMISSION, "not you")
     asked.brokers["a"].script_of[RequestCode.GET_ALL_CONSUMER_OFFSET] = deque([refusal])
-    placed = await asked.metadata.places.place(asked.keys)
-    assert await asked.metadata.committed(placed, "g") == {key(0): 4, key(1, "b"): 7}
+    routes = await asked.metadata.finder.find(asked.keys)
+    assert await asked.metadata.committed(routes, "g") == {key(0): 4, key(1, "b"): 7}
     assert asked.brokers["b"].asked[RequestCode.QUERY_CONSUMER_OFFSET] == 0
 
 

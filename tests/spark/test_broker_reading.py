@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import random
 from collections import deque
@@ -21,9 +22,9 @@ from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers import pulls, reading
-from cometmq.spark.brokers.placing import queue_of
 from cometmq.spark.brokers.pulls import Read
 from cometmq.spark.brokers.reading import RangePump
+from cometmq.spark.brokers.routes import queue_of
 from cometmq.spark.errors import (
     DataLossError,
     GoneError,
@@ -32,6 +33,7 @@ from cometmq.spark.errors import (
     UnreachableError,
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
+from cometmq.system.clock import Clock
 from support.brokers.queue_broker import QueueBroker, QueueNameServer
 from support.brokers.scripted import Act
 from support.checks.manual_clock import ManualClock
@@ -47,6 +49,13 @@ def wanted(start: int, end: int, **more: object) -> Read:
     return replace(read, **more)  # type: ignore[arg-type]
 
 
+class LoopClock(Clock):
+    """The time of the loop, which may be virtual."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 @dataclass
 class Reader:
     """Reads in the loop of the test."""
@@ -55,8 +64,8 @@ class Reader:
     broker: QueueBroker
     names: QueueNameServer
 
-    async def read(self, read: Read) -> list[bytes]:
-        pump = RangePump(self.connection, read, pieces := queue.SimpleQueue())
+    async def read(self, read: Read, clock: Clock | None = None) -> list[bytes]:
+        pump = RangePump(self.connection, read, pieces := queue.SimpleQueue(), clock)
         await asyncio.wait([pump.start()])
         return drained(pieces)
 
@@ -561,6 +570,41 @@ async def test_a_broker_that_stays_away_is_an_error_in_time(reader: Reader) -> N
     await reader.broker.stop()
     with pytest.raises(UnreachableError, match=r"topic t, queue 0 of a, offsets 0 to 50"):
         await reader.read(wanted(0, 50, timeout_s=0.3))
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_task_of_a_stream_waits_for_a_broker_longer_than_for_messages(
+    reader: Reader, registered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader.broker.put(0, 50)
+    back = QueueBroker("a")
+    back.copy_from(reader.broker)
+    await reader.broker.stop()
+    if not registered:
+        reader.names.serve({})
+    pieces: reading.Pieces = queue.SimpleQueue()
+    waiting = wanted(0, 60, timeout_s=5.0, away_s=math.inf)
+    task = RangePump(reader.connection, waiting, pieces, LoopClock()).start()
+    await asyncio.sleep(30)
+    assert not task.done()
+    assert pieces.get_nowait() == b"", "the thread that reads hears that the pump waits"
+    assert pieces.empty(), "and no more until it has taken that"
+    await back.start()
+    reader.names.serve({"a": {0: back.address}})
+    await asyncio.wait([task])
+    await back.stop()
+    with pytest.raises(RangeError, match=r"nothing came at 50 for 5 s: .*0 to 50"):
+        drained(pieces)
+    assert caplog.text.count("the broker is away, the task waits") == 1
+    assert caplog.text.count("the broker is there again") == 1
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_task_of_a_stream_waits_as_long_as_its_option_says(reader: Reader) -> None:
+    await reader.broker.stop()
+    with pytest.raises(UnreachableError, match=r"nothing came at 0 for 20 s, last attempt"):
+        await reader.read(wanted(0, 60, timeout_s=5.0, away_s=20.0), LoopClock())
 
 
 async def test_a_broker_that_is_not_registered_may_come_back(reader: Reader) -> None:

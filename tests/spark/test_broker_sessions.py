@@ -18,7 +18,7 @@ from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import Producer
 from cometmq.client.filters import Filter
 from cometmq.protocol.record import decode_messages
-from cometmq.spark.brokers import Bounds, BrokerSession, connect, disconnect_all
+from cometmq.spark.brokers import Bounds, BrokerSession, StoreTimes, connect, disconnect_all
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError
 from cometmq.spark.offsets import QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
@@ -96,8 +96,10 @@ def test_bounds_times_and_statistics_are_told(
     send(name_servers, topic, 1, [b"y"] * 20)
     assert session.bounds(keys)[keys[1]] == Bounds(0, 50)
     newest_ms = session.bounds(keys)[keys[1]].newest_ms
-    assert session.store_times({keys[1]: 49, keys[0]: 0}) == {keys[1]: newest_ms}
-    assert session.store_times({keys[1]: 29}) == {keys[1]: before_ms}
+    assert session.store_times({keys[1]: 49, keys[0]: 0}) == {keys[1]: StoreTimes(newest_ms, 0)}
+    (times,) = session.store_times({keys[1]: 29}).values()
+    assert times.at == before_ms
+    assert times.following > before_ms + 50
     assert session.store_times({keys[1]: 50}) == {}
     assert session.at_time({keys[1]: before_ms + 25, keys[0]: 0}) == {keys[1]: 30, keys[0]: 0}
     assert session.at_time({keys[1]: 0})[keys[1]] == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from cometmq.client.filters import Filter
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
+from cometmq.spark.brokers import Away, StoreTimes
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, UnreachableError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 
@@ -59,13 +60,20 @@ class MemoryBrokers:
         """Whether bounds say when the newest message was stored; not all brokers do."""
         self.denied: Exception | None = None
         """What the next read ends with."""
+        self.before: dict[str, Callable[[], None]] = {}
+        """What happens before the next request, by its name."""
         self.asked: Counter[str] = Counter()
         self.now_ms = 1_000
         """The clock of all brokers: each message takes a millisecond."""
         self.pulled: list[Filter | None] = []
         self.pulled_by: list[str] = []
+        self.waits_s: list[float] = []
+        """How long readers would wait for a broker that is away."""
 
     def connect(self, options: Any) -> MemoryBrokers:
+        return self
+
+    def retrying(self, limit_s: float, *, retries: int | None = None) -> MemoryBrokers:
         return self
 
     # --- what happens to it ---------------------------------------------------------------------
@@ -139,7 +147,7 @@ class MemoryBrokers:
         return {name: self.clusters.get(name, CLUSTER) for name in sorted(names - self.away)}
 
     def queues(self, topics: Iterable[str], *, gone: set[str] | None = None) -> list[QueueKey]:
-        self.asked["queues"] += 1
+        self._ask("queues")
         keys = self.registered()
         missing = sorted(set(topics) - {key.topic for key in keys})
         if gone is not None:
@@ -153,37 +161,42 @@ class MemoryBrokers:
         keys: Iterable[QueueKey],
         *,
         gone: set[QueueKey] | None = None,
+        away: Away | None = None,
         masters_only: bool = False,
     ) -> dict[QueueKey, Bounds]:
-        self.asked["bounds"] += 1
-        there = self._there(keys, gone)
-        if masters_only:
-            self._there_with_masters(there)
+        self._ask("bounds")
+        there = self._there(keys, gone, away, masters_only=masters_only)
         masters = {key: self._bounds_of(key) for key in there}
         return masters | {key: self.replicas[key] for key in there if key in self.replicas}
 
-    def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
-        self.asked["at_time"] += 1
-        there = self._there_with_masters(key_times)
+    def at_time(
+        self, key_times: Mapping[QueueKey, int], *, away: Away | None = None
+    ) -> dict[QueueKey, int]:
+        self._ask("at_time")
+        there = self._there(key_times, None, away, masters_only=True)
         return {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
 
     def store_times(
-        self, offsets: Mapping[QueueKey, int], *, group: str = ""
-    ) -> dict[QueueKey, int]:
-        self.asked["store_times"] += 1
+        self, offsets: Mapping[QueueKey, int], *, group: str = "", away: Away | None = None
+    ) -> dict[QueueKey, StoreTimes]:
+        self._ask("store_times")
         self.pulled_by.append(group)
-        return {
-            key: self.held[key].records[offsets[key] - self.held[key].min][2]
-            for key in self._there(offsets, set())
-            if self.held[key].min <= offsets[key] < self.held[key].max
-        }
+        found = {}
+        for key in self._there(offsets, set(), away):
+            queue, index = self.held[key], offsets[key] - self.held[key].min
+            times = [at for _, _, at in queue.records[index : index + 2]] if index >= 0 else []
+            if times:
+                found[key] = StoreTimes(times[0], times[1] if len(times) > 1 else 0)
+        return found
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
-        there = self._there_with_masters(keys)
+        there = self._there(keys, None, masters_only=True)
         return {key: self.groups[group, key] for key in there if (group, key) in self.groups}
 
-    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        for key in self._there(offsets, None):
+    def commit(
+        self, group: str, offsets: Mapping[QueueKey, int], *, away: Away | None = None
+    ) -> None:
+        for key in self._there(offsets, None, away):
             self.groups[group, key] = offsets[key]
 
     def read(
@@ -194,7 +207,9 @@ class MemoryBrokers:
         batch_size: int = 32,
         timeout_ms: int = 1_000,
         group: str = "",
+        away_s: float = 0.0,
     ) -> Iterator[bytes]:
+        self.waits_s.append(away_s)
         self.pulled.append(filter)
         self.pulled_by.append(group)
         if self.denied is not None:
@@ -223,24 +238,41 @@ class MemoryBrokers:
     def registered(self) -> list[QueueKey]:
         return [key for key in self.held if key.broker not in self.away]
 
-    def _there(self, keys: Iterable[QueueKey], gone: set[QueueKey] | None) -> list[QueueKey]:
+    def _ask(self, name: str) -> None:
+        self.asked[name] += 1
+        self.before.pop(name, lambda: None)()
+
+    def _there(
+        self,
+        keys: Iterable[QueueKey],
+        gone: set[QueueKey] | None,
+        away: Away | None = None,
+        *,
+        masters_only: bool = False,
+    ) -> list[QueueKey]:
         keys = sorted(set(keys))
-        for key in keys:
-            if key.broker in self.away:
-                raise UnreachableError(f"{key}: {key.broker} is not registered now")
-        missing = [key for key in keys if key not in self.held]
+        silent = {
+            key: f"{key}: {key.broker} is not registered now"
+            for key in keys
+            if key.broker in self.away
+        }
+        missing = [key for key in keys if key not in self.held and key not in silent]
+        if masters_only:
+            silent |= {
+                key: f"{key}: the master of {key.broker} does not respond"
+                for key in keys
+                if key in self.replicas and key not in silent
+            }
+        if silent and away is None:
+            raise UnreachableError(next(iter(silent.values())))
         if missing and gone is None:
             raise GoneError(f"{missing[0]}: no longer readable")
         if gone is not None:
             gone.update(missing)
-        return [key for key in keys if key in self.held]
-
-    def _there_with_masters(self, keys: Iterable[QueueKey]) -> list[QueueKey]:
-        there = self._there(keys, None)
-        for key in there:
-            if key in self.replicas:
-                raise UnreachableError(f"{key}: the master of {key.broker} does not respond")
-        return there
+        if away is not None:
+            away.clear()
+            away.update(silent)
+        return [key for key in keys if key in self.held and key not in silent]
 
 
 def _passes(wanted: Filter | None, tag: str) -> bool:

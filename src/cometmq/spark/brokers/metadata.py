@@ -9,7 +9,7 @@ Source: MQAdminImpl and DefaultMQAdminExtImpl, RocketMQ 5.3, for the requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.client.filters import Filter
 from cometmq.client.library import LOGICAL_PREFIX, ClientConnection, Pull
@@ -20,10 +20,10 @@ from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from cometmq.protocol.bodies.topic import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.topic import GetTopicStatsInfoRequest
-from cometmq.spark.brokers.patience import AwayError, is_passing
-from cometmq.spark.brokers.placing import (
-    Placed,
-    Places,
+from cometmq.spark.brokers.retry_policy import AwayError, is_passing
+from cometmq.spark.brokers.routes import (
+    QueueRoutes,
+    RouteFinder,
     ask_each,
     ask_master,
     ask_one_of,
@@ -35,8 +35,17 @@ from cometmq.spark.brokers.times import PULL_S, first_at_or_after
 from cometmq.spark.offsets import Bounds, QueueKey
 
 
+class StoreTimes(NamedTuple):
+    """When two messages of a queue were stored, in ms since 1970."""
+
+    at: int
+    """The time of the message at the offset."""
+    following: int
+    """The time of the next one; 0 if there is none, or the broker did not return it."""
+
+
 class Metadata:
-    """Asks once; `Patience` asks again.
+    """Sends requests once; `RetryPolicy` repeats them.
 
     Every method raises `RemotingError` when a server did not answer and `ResponseError` when one
     refused.
@@ -47,7 +56,7 @@ class Metadata:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
-        self.places = Places(connection)
+        self.finder = RouteFinder(connection)
 
     async def topics(self) -> list[str]:
         """Give the names of all topics, sorted."""
@@ -60,29 +69,31 @@ class Metadata:
 
         Where no broker at all is registered, as while the only one restarts, nothing is known.
         """
-        routes = await self.places.routes(topics)
-        if None in routes.values() and not (await self.places.cluster()).broker_addr_table:
+        routes = await self.finder.routes(topics)
+        if None in routes.values() and not (await self.finder.cluster()).broker_addr_table:
             raise AwayError("no broker is registered with the name server now")
         return {topic: keys_of(route) if route else None for topic, route in routes.items()}
 
-    async def bounds(self, placed: Placed, *, masters_only: bool = False) -> dict[QueueKey, Bounds]:
+    async def bounds(
+        self, routes: QueueRoutes, *, masters_only: bool = False
+    ) -> dict[QueueKey, Bounds]:
         """Give what each queue holds, and whether its master said so.
 
         Raises:
             AwayError: only a replica answered, and ``masters_only`` is set.
         """
-        stats = await self._stats(placed)
-        rest = [key for key in placed.addresses if key not in stats]
+        stats = await self._stats(routes)
+        rest = [key for key in routes.addresses if key not in stats]
         found = {
             key: Bounds(
                 each.min_offset,
                 each.max_offset,
-                address == placed.master(key),
+                address == routes.master(key),
                 each.last_update_timestamp,
             )
             for key, (address, each) in stats.items()
         }
-        found.update(await ask_each(rest, lambda key: self._bounds_of(placed, key)))
+        found.update(await ask_each(rest, lambda key: self._bounds_of(routes, key)))
         for key in sorted(found):
             if masters_only and not found[key].master:
                 raise AwayError(
@@ -92,72 +103,77 @@ class Metadata:
                 )
         return found
 
-    async def stats(self, placed: Placed) -> dict[QueueKey, TopicOffset]:
+    async def stats(self, routes: QueueRoutes) -> dict[QueueKey, TopicOffset]:
         """Give what topics' statistics say of queues; some brokers do not tell of all of them."""
-        return {key: each for key, (_, each) in (await self._stats(placed)).items()}
+        return {key: each for key, (_, each) in (await self._stats(routes)).items()}
 
-    async def _stats(self, placed: Placed) -> dict[QueueKey, tuple[str, TopicOffset]]:
+    async def _stats(self, routes: QueueRoutes) -> dict[QueueKey, tuple[str, TopicOffset]]:
         """Give the same with the address of the broker that answered.
 
         Raises:
             AwayError: a replica does not know the topic, and its master does not answer.
         """
         groups: dict[tuple[str, tuple[str, ...]], list[QueueKey]] = {}
-        for key, addresses in placed.addresses.items():
+        for key, addresses in routes.addresses.items():
             groups.setdefault((key.topic, addresses), []).append(key)
         tables = await ask_each(list(groups), lambda group: self._table(*group))
         found: dict[QueueKey, tuple[str, TopicOffset]] = {}
         for group, keys in groups.items():
             address, table = tables[group]
             for key in keys:
-                if table is None and address != placed.master(key):
+                if table is None and address != routes.master(key):
                     raise AwayError(f"{key}: the master of {key.broker} does not respond")
                 if table is None:
-                    placed.lose(key, f"the topic does not exist on {key.broker}")
+                    routes.lose(key, f"the topic does not exist on {key.broker}")
                 elif key in table:
                     found[key] = address, table[key]
         return found
 
-    async def at_time(self, placed: Placed, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+    async def at_time(
+        self, routes: QueueRoutes, times: Mapping[QueueKey, int]
+    ) -> dict[QueueKey, int]:
         """Give the first offset stored at or after a time in ms, the end where there is none.
 
         Raises:
             AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
         return await ask_each(
-            list(placed.addresses), lambda key: self._at_time(placed, key, times[key])
+            list(routes.addresses), lambda key: self._at_time(routes, key, times[key])
         )
 
     async def store_times(
-        self, placed: Placed, offsets: Mapping[QueueKey, int], group: str
-    ) -> dict[QueueKey, int]:
-        """Give the store time in ms of one message of each queue, by offset.
+        self, routes: QueueRoutes, offsets: Mapping[QueueKey, int], group: str
+    ) -> dict[QueueKey, StoreTimes]:
+        """Give the store times of one message of each queue, by offset, and of the next message.
 
         Queues are left out that have no message at the offset, or whose broker refuses the pull, as
         are queues of static topics, whose messages move between brokers.
         """
-        keys = [key for key in placed.addresses if not key.broker.startswith(LOGICAL_PREFIX)]
-        found = await ask_each(keys, lambda key: self._store_time(placed, key, offsets[key], group))
-        return {key: time_ms for key, time_ms in found.items() if time_ms is not None}
+        keys = [key for key in routes.addresses if not key.broker.startswith(LOGICAL_PREFIX)]
+        found = await ask_each(keys, lambda key: self._store_time(routes, key, offsets[key], group))
+        return {key: times for key, times in found.items() if times is not None}
 
     async def _store_time(
-        self, placed: Placed, key: QueueKey, offset: int, group: str
-    ) -> int | None:
-        pull = Pull(group, queue_of(key), Filter(), max_messages=1)
+        self, routes: QueueRoutes, key: QueueKey, offset: int, group: str
+    ) -> StoreTimes | None:
+        pull = Pull(group, queue_of(key), Filter(), max_messages=2)
 
-        async def ask(address: str) -> int | None:
+        async def ask(address: str) -> StoreTimes | None:
             result = await self._connection.pull(address, pull, QueueOffset(offset), timeout=PULL_S)
-            message = next(iter(result.messages), None)
-            return message.store_time_ms if message and message.queue_offset == offset else None
+            messages = list(result.messages)
+            if not messages or messages[0].queue_offset != offset:
+                return None
+            following = messages[1].store_time_ms if len(messages) > 1 else 0
+            return StoreTimes(messages[0].store_time_ms, following)
 
         try:
-            return await ask_one_of(placed.addresses[key], ask)
+            return await ask_one_of(routes.addresses[key], ask)
         except ResponseError as error:
             if is_passing(error):
                 raise
             return None
 
-    async def committed(self, placed: Placed, group: str) -> dict[QueueKey, int]:
+    async def committed(self, routes: QueueRoutes, group: str) -> dict[QueueKey, int]:
         """Give what a group has committed; queues of which it has committed nothing are left out.
 
         The table of all offsets is asked for, since old brokers answer 0 to a question about a
@@ -166,26 +182,28 @@ class Metadata:
         Raises:
             AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
-        one_of_each = {placed.master(key): key for key in placed.addresses}
+        one_of_each = {routes.master(key): key for key in routes.addresses}
         tables = await ask_each(
-            one_of_each.values(), lambda key: self._offsets_or_none(placed, key)
+            one_of_each.values(), lambda key: self._offsets_or_none(routes, key)
         )
         found: dict[QueueKey, int] = {}
         closed: list[QueueKey] = []
-        for key in placed.addresses:
-            table = tables[one_of_each[placed.master(key)]]
+        for key in routes.addresses:
+            table = tables[one_of_each[routes.master(key)]]
             if table is None:
                 closed.append(key)
             elif key.queue_id in (known := table.get((key.topic, group), {})):
                 found[key] = known[key.queue_id]
-        told = await ask_each(closed, lambda key: self._committed(placed, group, key))
+        told = await ask_each(closed, lambda key: self._committed(routes, group, key))
         return found | {key: offset for key, offset in told.items() if offset is not None}
 
-    async def commit(self, placed: Placed, group: str, offsets: Mapping[QueueKey, int]) -> None:
+    async def commit(
+        self, routes: QueueRoutes, group: str, offsets: Mapping[QueueKey, int]
+    ) -> None:
         """Store a group's offsets."""
 
         async def store(key: QueueKey) -> None:
-            address, offset = placed.addresses[key][0], QueueOffset(offsets[key])
+            address, offset = routes.addresses[key][0], QueueOffset(offsets[key])
             try:
                 await self._connection.commit(address, group, queue_of(key), offset)
             except ResponseError as error:
@@ -194,7 +212,7 @@ class Metadata:
                 await self._introduce(address, group, key)
                 await self._connection.commit(address, group, queue_of(key), offset)
 
-        await ask_each(list(placed.addresses), store)
+        await ask_each(list(routes.addresses), store)
 
     async def _introduce(self, address: str, group: str, key: QueueKey) -> None:
         """Let a broker that makes groups by itself make this one: it does when they pull."""
@@ -203,7 +221,7 @@ class Metadata:
 
     async def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""
-        data = (await self.places.cluster()).broker_addr_table.get(broker)
+        data = (await self.finder.cluster()).broker_addr_table.get(broker)
         if data is None:
             raise AwayError(f"{broker} is not registered with the name server now")
         return await ask_one_of(masters_first(data.broker_addrs), self.offset_tables)
@@ -220,23 +238,23 @@ class Metadata:
         return found
 
     async def _offsets_or_none(
-        self, placed: Placed, key: QueueKey
+        self, routes: QueueRoutes, key: QueueKey
     ) -> dict[tuple[str, str], dict[int, int]] | None:
         """Give every offset that a broker keeps, None if it does not show them to this account."""
         try:
-            return await ask_master(placed, key, self.offset_tables)
+            return await ask_master(routes, key, self.offset_tables)
         except ResponseError as error:
             if error.code in _SAYS_LITTLE:
                 return None
             raise
 
-    async def _committed(self, placed: Placed, group: str, key: QueueKey) -> int | None:
+    async def _committed(self, routes: QueueRoutes, group: str, key: QueueKey) -> int | None:
         async def ask(address: str) -> int | None:
             return await self._connection.committed(
                 address, group, queue_of(key), zero_if_unknown=False
             )
 
-        return await ask_master(placed, key, ask)
+        return await ask_master(routes, key, ask)
 
     async def _table(
         self, topic: str, addresses: tuple[str, ...]
@@ -261,17 +279,17 @@ class Metadata:
 
         return await ask_one_of(addresses, ask)
 
-    async def _bounds_of(self, placed: Placed, key: QueueKey) -> Bounds:
+    async def _bounds_of(self, routes: QueueRoutes, key: QueueKey) -> Bounds:
         async def ask(address: str) -> Bounds:
             lowest = await self._connection.min_offset(address, queue_of(key))
             highest = await self._connection.max_offset(address, queue_of(key))
-            return Bounds(lowest, highest, address == placed.master(key))
+            return Bounds(lowest, highest, address == routes.master(key))
 
-        return await ask_one_of(placed.addresses[key], ask)
+        return await ask_one_of(routes.addresses[key], ask)
 
-    async def _at_time(self, placed: Placed, key: QueueKey, time_ms: int) -> int:
+    async def _at_time(self, routes: QueueRoutes, key: QueueKey, time_ms: int) -> int:
         return await ask_master(
-            placed,
+            routes,
             key,
             lambda address: first_at_or_after(self._connection, address, queue_of(key), time_ms),
         )

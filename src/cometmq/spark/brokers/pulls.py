@@ -10,7 +10,7 @@ from typing import Final
 
 from cometmq.client.filters import Filter
 from cometmq.client.library import ClientConnection, Pull, QueuePulls
-from cometmq.spark.brokers.placing import queue_of
+from cometmq.spark.brokers.routes import queue_of
 from cometmq.spark.offsets import QueueRange
 
 HOLD_MS: Final = 1_000
@@ -29,6 +29,12 @@ class Read:
     timeout_s: float
     group: str
     skip_expired: bool = False
+    away_s: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a broker that is away gets more time than one that responds."""
+        return self.away_s > self.timeout_s
 
 
 def pulls_of(connection: ClientConnection, read: Read) -> QueuePulls:

@@ -9,6 +9,9 @@ the bounds: which tell the one from the other. A replica may keep messages for a
 its master, and lag behind it: only the master decides that messages have expired, or that a queue
 cannot be read.
 
+A stream waits for a broker that is away, as long as its options say: the range is in the
+checkpoint, so the batch cannot go on without it.
+
 A broker deletes files of its log first, and corrects the smallest offsets of queues some seconds
 later (CleanCommitLogService and CleanConsumeQueueService). Until then a pull passes over what was
 deleted as over a hole: it succeeds behind it, or says to go on behind it. So without a filter no
@@ -21,6 +24,7 @@ Source: PullMessageProcessor, RocketMQ 4.9 and 5.3, for the responses of brokers
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -31,18 +35,20 @@ from typing import Final
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
 from cometmq.client.library import LOGICAL_PREFIX, MASTER_ID, ClientConnection
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.record import QUEUE_OFFSET_AT
 from cometmq.protocol.subscription import ALL_TAGS
-from cometmq.spark.brokers.patience import AwayError, is_passing
-from cometmq.spark.brokers.placing import Places
 from cometmq.spark.brokers.pulls import Read, pulls_of
 from cometmq.spark.brokers.renumbering import renumbered
+from cometmq.spark.brokers.retry_policy import AwayError, is_passing
+from cometmq.spark.brokers.routes import RouteFinder
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
 from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
@@ -104,8 +110,9 @@ def read_range(portal: Portal, connection: ClientConnection, read: Read) -> Iter
         while (piece := _next(pieces, read)) is not None:
             if isinstance(piece, Exception):
                 raise piece
-            portal.soon(pump.taken, len(piece))
-            yield piece
+            if piece:
+                portal.soon(pump.taken, len(piece))
+                yield piece
     finally:
         portal.soon(task.cancel)
 
@@ -184,20 +191,48 @@ class RangePump:
 
     async def _pull_all(self) -> None:
         now = self._clock.monotonic
-        deadline, pause_s = now() + self._read.timeout_s, PAUSE_S
         while self._position < self._wanted.end:
-            if self.is_full:
-                began_s = now()
-                await self._until_room()
-                deadline += now() - began_s  # the reader was slow, not the broker
-            if await self._advance(waits=pause_s > PAUSE_S):
-                deadline, pause_s = now() + self._read.timeout_s, PAUSE_S
-                continue
-            self._drop_window()
-            if now() >= deadline:
-                raise self._too_late()
-            await asyncio.sleep(min(pause_s, max(deadline - now(), 0)))
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            began_s, pause_s, responding_s = now(), PAUSE_S, 0.0
+            is_away = False
+            while True:
+                if self.is_full:
+                    full_s = now()
+                    await self._until_room()
+                    began_s += now() - full_s  # the reader was slow, not the broker
+                step_s = now()
+                if await self._advance(waits=pause_s > PAUSE_S):
+                    break
+                self._drop_window()
+                is_away = self._look_whether_away(is_away)
+                left_s = self._left_s(now() - began_s, responding_s)
+                if left_s <= 0:
+                    raise self._too_late(now() - began_s)
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                responding_s += 0.0 if is_away else now() - step_s
+            if is_away and self._read.waits:
+                log.warning("the broker is there again: %s", self._wanted)
+
+    def _look_whether_away(self, was_away: bool) -> bool:
+        """Return whether no broker of the queue responds, and say so in the log if that is new."""
+        is_away = isinstance(self._last, RemotingError)
+        if self._read.waits and is_away:
+            if not was_away:
+                log.warning("the broker is away, the task waits: %s: %s", self._wanted, self._last)
+            if self._pieces.empty():
+                self._pieces.put(b"")  # so that the reader goes on waiting
+        return is_away
+
+    def _left_s(self, waited_s: float, responding_s: float) -> float:
+        """Return how long to wait still.
+
+        Args:
+            waited_s: the time since the range was last brought further.
+            responding_s: the part of it in which a broker responded.
+        """
+        read = self._read
+        limit_s = max(read.timeout_s, read.away_s)
+        return min(read.timeout_s - responding_s, limit_s - waited_s)
 
     async def _advance(self, *, waits: bool) -> bool:
         """Take the next answer; False if it brought the range no further."""
@@ -246,11 +281,13 @@ class RangePump:
 
     async def _find(self) -> None:
         """Learn who has the queue now."""
-        placed = await Places(self._connection).place([self._wanted.key])
-        if placed.gone:
-            raise GoneError(f"{self._wanted}: no longer readable: {placed.gone[self._wanted.key]}")
-        self._addresses = placed.addresses[self._wanted.key]
-        self._replicas = placed.replicas[self._wanted.key]
+        routes = await RouteFinder(self._connection).find([self._wanted.key])
+        if routes.away:
+            raise AwayError(routes.away[self._wanted.key])
+        if routes.gone:
+            raise GoneError(f"{self._wanted}: no longer readable: {routes.gone[self._wanted.key]}")
+        self._addresses = routes.addresses[self._wanted.key]
+        self._replicas = routes.replicas[self._wanted.key]
 
     def _ask_another(self) -> None:
         """Go on with the next replica, and find out who there is once there is none left."""
@@ -274,8 +311,8 @@ class RangePump:
             others = [each for each in self._addresses if each != address]
             self._addresses = (address, *others)
 
-    def _too_late(self) -> SourceError:
-        where = f"{self._wanted}: nothing came at {self._position} for {self._read.timeout_s:g} s"
+    def _too_late(self, waited_s: float) -> SourceError:
+        where = f"{self._wanted}: nothing came at {self._position} for {waited_s:.0f} s"
         if isinstance(self._last, Exception):
             return UnreachableError(f"{where}, last attempt: {self._last}")
         return RangeError(f"{where}: {self._last}")

@@ -11,24 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, NoReturn, TypeVar
+from dataclasses import replace
+from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
 from cometmq.client.library import ClientConnection
 from cometmq.protocol.bodies.topic import TopicOffset
-from cometmq.spark.brokers.life import IDLE_S, Life
-from cometmq.spark.brokers.metadata import Metadata
-from cometmq.spark.brokers.patience import Patience
-from cometmq.spark.brokers.placing import Placed
+from cometmq.spark.brokers.client_lease import IDLE_S, ClientLease
+from cometmq.spark.brokers.metadata import Metadata, StoreTimes
 from cometmq.spark.brokers.pulls import Read
 from cometmq.spark.brokers.reading import read_range
+from cometmq.spark.brokers.retry_policy import AwayError, RetryPolicy
+from cometmq.spark.brokers.routes import QueueRoutes, ask_each
 from cometmq.spark.brokers.times import READ_GROUP
-from cometmq.spark.errors import GoneError
+from cometmq.spark.errors import GoneError, UnreachableError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+Away: TypeAlias = dict[QueueKey, str]
+"""Queues whose broker does not respond, and why."""
 
 PULL_MESSAGES: Final = 1_024
 """Messages requested in one pull. The limits of brokers apply: our brokers return up to 256 KiB,
@@ -48,16 +53,28 @@ class BrokerSession:
 
     def __init__(self, options: ConnectionOptions, *, idle_s: float = IDLE_S) -> None:
         self._options = options
-        self._life = Life(options.client_settings, idle_s=idle_s)
-        self._patience = Patience(options.retries, options.retry_interval_ms / 1000)
+        self._lease = ClientLease(options.client_settings, idle_s=idle_s)
+        self._retry = RetryPolicy(options.retries, options.retry_interval_ms / 1000)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a session has connections and cannot be pickled: send its options instead")
 
+    def retrying(self, limit_s: float, *, retries: int | None = None) -> BrokerSession:
+        """Return a session with these connections and another retry policy.
+
+        Args:
+            limit_s: seconds for all attempts of a request; ``math.inf`` for no limit.
+            retries: how often a request is repeated; None for no limit.
+        """
+        other = object.__new__(BrokerSession)
+        other._options, other._lease = self._options, self._lease
+        other._retry = replace(self._retry, retries=retries, limit_s=limit_s)
+        return other
+
     @property
     def connection(self) -> ClientConnection:
         """The connection for `run`; get it anew each time, since an idle one is closed."""
-        with self._life.use() as (_, connection):
+        with self._lease.use() as (_, connection):
             return connection
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -70,7 +87,7 @@ class BrokerSession:
         Raises:
             TimeoutError: the time ran out; the coroutine was cancelled.
         """
-        with self._life.use() as (portal, _):
+        with self._lease.use() as (portal, _):
             return portal.run(work, timeout)
 
     def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
@@ -79,11 +96,11 @@ class BrokerSession:
         Raises:
             OptionError: a secret cannot be looked up here.
         """
-        return self._life.use()
+        return self._lease.use()
 
     def close(self) -> None:
         """Close the connections; the next call opens them again."""
-        self._life.close()
+        self._lease.close()
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -98,7 +115,7 @@ class BrokerSession:
 
     def brokers(self) -> dict[str, str]:
         """Give the brokers that are registered now: name and cluster."""
-        found = self._ask("brokers", lambda metadata: metadata.places.cluster())
+        found = self._ask("brokers", lambda metadata: metadata.finder.cluster())
         return {name: data.cluster or "" for name, data in found.broker_addr_table.items()}
 
     def queues(self, topics: Iterable[str], *, gone: set[str] | None = None) -> list[QueueKey]:
@@ -122,13 +139,19 @@ class BrokerSession:
             raise GoneError(f"topic {_list(missing)}: there is no such topic")
         return sorted(key for keys in found.values() for key in keys or ())
 
-    # --- where things are in queues -----------------------------------------------------------
+    # --- offsets of queues --------------------------------------------------------------------
+    #
+    # Each of these calls asks every broker by itself. With ``away`` a broker that does not respond
+    # is no error: the call gives what the others respond, and ``away`` has the queues without a
+    # response, each with the reason. Queues that it has before the call are requested once, without
+    # retries. Without ``away`` the call raises `UnreachableError`.
 
     def bounds(
         self,
         keys: Iterable[QueueKey],
         *,
         gone: set[QueueKey] | None = None,
+        away: Away | None = None,
         masters_only: bool = False,
     ) -> dict[QueueKey, Bounds]:
         """Give the oldest and the next offset of each queue.
@@ -136,6 +159,7 @@ class BrokerSession:
         Args:
             keys: the queues.
             gone: gets the queues that are no longer readable, which have no bounds then.
+            away: gets the queues whose broker does not respond, which have no bounds then.
             masters_only: whether to wait for the master, as long as for a broker that does not
                 answer, instead of taking what a replica says.
 
@@ -147,11 +171,14 @@ class BrokerSession:
         return self._ask_of(
             keys,
             "bounds",
-            gone,
-            lambda metadata, placed: metadata.bounds(placed, masters_only=masters_only),
+            lambda metadata, routes: metadata.bounds(routes, masters_only=masters_only),
+            gone=gone,
+            away=away,
         )
 
-    def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+    def at_time(
+        self, key_times: Mapping[QueueKey, int], *, away: Away | None = None
+    ) -> dict[QueueKey, int]:
         """Give each queue's first offset stored at or after a time in ms since 1970.
 
         Where nothing is that new, it is the offset that the queue's next message will have.
@@ -163,26 +190,32 @@ class BrokerSession:
         return self._ask_of(
             key_times,
             "offsets by time",
-            None,
-            lambda metadata, placed: metadata.at_time(placed, key_times),
+            lambda metadata, routes: metadata.at_time(routes, key_times),
+            away=away,
         )
 
     def store_times(
-        self, offsets: Mapping[QueueKey, int], *, group: str = READ_GROUP
-    ) -> dict[QueueKey, int]:
-        """Give the store time in ms since 1970 of one message of each queue.
+        self,
+        offsets: Mapping[QueueKey, int],
+        *,
+        group: str = READ_GROUP,
+        away: Away | None = None,
+    ) -> dict[QueueKey, StoreTimes]:
+        """Give the store times of one message of each queue and of the message after it.
 
         Queues without a message at the offset are left out, and queues that are no longer readable.
 
         Args:
             offsets: the offset of the message by queue.
             group: on whose behalf messages are pulled.
+            away: gets the queues whose broker does not respond.
         """
         return self._ask_of(
             offsets,
             "store times",
-            set(),
-            lambda metadata, placed: metadata.store_times(placed, offsets, group),
+            lambda metadata, routes: metadata.store_times(routes, offsets, group),
+            gone=set(),
+            away=away,
         )
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
@@ -195,22 +228,23 @@ class BrokerSession:
         return self._ask_of(
             keys,
             f"offsets of group {group}",
-            None,
-            lambda metadata, placed: metadata.committed(placed, group),
+            lambda metadata, routes: metadata.committed(routes, group),
         )
 
-    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
+    def commit(
+        self, group: str, offsets: Mapping[QueueKey, int], *, away: Away | None = None
+    ) -> None:
         """Store the next offsets of a group, for others to watch.
 
         Raises:
             GoneError: a queue is no longer readable; the others' offsets are stored all the same.
         """
 
-        async def store(metadata: Metadata, placed: Placed) -> dict[QueueKey, None]:
-            await metadata.commit(placed, group, offsets)
+        async def store(metadata: Metadata, routes: QueueRoutes) -> dict[QueueKey, None]:
+            await metadata.commit(routes, group, offsets)
             return {}
 
-        self._ask_of(offsets, f"offsets of group {group}", None, store)
+        self._ask_of(offsets, f"offsets of group {group}", store, away=away)
 
     def stats(
         self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
@@ -221,7 +255,7 @@ class BrokerSession:
             GoneError: a queue is no longer readable, and ``gone`` is None.
         """
         return self._ask_of(
-            keys, "statistics", gone, lambda metadata, placed: metadata.stats(placed)
+            keys, "statistics", lambda metadata, routes: metadata.stats(routes), gone=gone
         )
 
     def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
@@ -243,6 +277,7 @@ class BrokerSession:
         timeout_ms: int = 120_000,
         group: str = READ_GROUP,
         skip_expired: bool = False,
+        away_s: float = 0.0,
     ) -> Iterator[bytes]:
         """Give the records of a range as brokers store them, back to back, in pieces.
 
@@ -258,6 +293,8 @@ class BrokerSession:
                 a copy that lags behind.
             group: on whose behalf; a broker may know it, or create it.
             skip_expired: whether to go on at the oldest message where some have expired.
+            away_s: how long to wait while no broker of the queue responds, if that is longer than
+                ``timeout_ms``; ``math.inf`` for no limit.
 
         Raises:
             DataLossError: messages of the range have expired.
@@ -265,40 +302,117 @@ class BrokerSession:
             UnreachableError: no broker that has the queue answered in time.
             GoneError: the queue is no longer readable.
         """
-        with self._life.use() as (portal, connection):
+        with self._lease.use() as (portal, connection):
             read = Read(
-                wanted, filter or Filter(), batch_size, timeout_ms / 1000, group, skip_expired
+                wanted,
+                filter or Filter(),
+                batch_size,
+                timeout_ms / 1000,
+                group,
+                skip_expired,
+                away_s,
             )
             yield from read_range(portal, connection, read)
 
     # --- asking -------------------------------------------------------------------------------
 
     def _ask(self, what: str, ask: Callable[[Metadata], Coroutine[Any, Any, T]]) -> T:
-        with self._life.use() as (portal, connection):
+        with self._lease.use() as (portal, connection):
             metadata = Metadata(connection)
-            return portal.run(self._patience.ask(what, lambda: ask(metadata)))
+            return portal.run(self._retry.run(what, lambda: ask(metadata)))
 
     def _ask_of(
         self,
         keys: Iterable[QueueKey],
         what: str,
-        gone: set[QueueKey] | None,
-        ask: Callable[[Metadata, Placed], Coroutine[Any, Any, dict[QueueKey, T]]],
+        ask: Callable[[Metadata, QueueRoutes], Coroutine[Any, Any, dict[QueueKey, T]]],
+        *,
+        gone: set[QueueKey] | None = None,
+        away: Away | None = None,
     ) -> dict[QueueKey, T]:
-        keys = sorted(set(keys))
-
-        async def placed(metadata: Metadata) -> tuple[Placed, dict[QueueKey, T]]:
-            found = await metadata.places.place(keys)
-            return found, await ask(metadata, found) if found.addresses else {}
-
-        where, answers = self._ask(f"{what} of {_queues(keys)}", placed)
-        if where.gone and gone is None:
-            key, why = next(iter(where.gone.items()))
-            more = f", and {len(where.gone) - 1} more" if len(where.gone) > 1 else ""
+        request = _QueueRequest(self._retry, sorted(set(keys)), what, ask, away)
+        with self._lease.use() as (portal, connection):
+            portal.run(request.run(Metadata(connection)))
+        if request.gone and gone is None:
+            key, why = next(iter(sorted(request.gone.items())))
+            more = f", and {len(request.gone) - 1} more" if len(request.gone) > 1 else ""
             raise GoneError(f"{key}: no longer readable: {why}{more}")
         if gone is not None:
-            gone.update(where.gone)
-        return answers
+            gone.update(request.gone)
+        if away is not None:
+            away.clear()
+            away.update(request.away)
+        return request.found
+
+
+class _QueueRequest(Generic[T]):
+    """One request about queues, sent to each of their brokers with retries of its own."""
+
+    def __init__(
+        self,
+        retry: RetryPolicy,
+        keys: list[QueueKey],
+        what: str,
+        ask: Callable[[Metadata, QueueRoutes], Coroutine[Any, Any, dict[QueueKey, T]]],
+        suspects: Away | None,
+    ) -> None:
+        self._retry = retry
+        self._keys = keys
+        self._what = what
+        self._ask = ask
+        self._fails = suspects is None
+        self._suspects = frozenset(suspects or ())
+        self.found: dict[QueueKey, T] = {}
+        self.gone: dict[QueueKey, str] = {}
+        self.away: Away = {}
+
+    async def run(self, metadata: Metadata) -> None:
+        """Send the request, and collect what brokers respond.
+
+        Raises:
+            UnreachableError: a broker does not respond, and that is an error.
+            SourceError: a broker refused.
+        """
+        routes = await self._responses(
+            self._keys, "routes", lambda: metadata.finder.find(self._keys)
+        )
+        if routes is None:
+            return
+        self.gone.update(routes.gone)
+        parts = routes.by_broker()
+        await ask_each(range(len(parts)), lambda i: self._of_broker(metadata, parts[i]))
+
+    async def _of_broker(self, metadata: Metadata, first: QueueRoutes) -> None:
+        """Ask one broker, by the routes that are known and then by new ones."""
+        keys = [*first.addresses, *first.away]
+        known: QueueRoutes | None = first
+
+        async def attempt() -> tuple[QueueRoutes, dict[QueueKey, T]]:
+            nonlocal known
+            routes, known = known or await metadata.finder.find(keys), None
+            if routes.away:
+                raise AwayError(next(iter(routes.away.values())))
+            return routes, await self._ask(metadata, routes) if routes.addresses else {}
+
+        responded = await self._responses(keys, self._what, attempt)
+        if responded is not None:
+            self.gone.update(responded[0].gone)
+            self.found.update(responded[1])
+
+    async def _responses(
+        self, keys: list[QueueKey], what: str, attempt: Callable[[], Coroutine[Any, Any, R]]
+    ) -> R | None:
+        """Return the response, None if there is none; the queues are away then."""
+        retry = self._retry
+        if self._suspects.issuperset(keys):
+            retry = replace(retry, retries=0)
+        try:
+            return await retry.run(f"{what} of {_queues(keys)}", attempt)
+        except UnreachableError as error:
+            if self._fails:
+                raise
+            self.away.update(dict.fromkeys(keys, str(error)))
+            return None
 
 
 def _list(names: list[str]) -> str:

@@ -8,6 +8,7 @@ Names and meanings are those of Spark's Kafka source where it has the same optio
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,8 +134,18 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     """Whether a stream commits finished offsets to `rocketmq.group`, for monitoring. The stream
     itself uses only its checkpoint. Each batch is committed with the next batch."""
 
+    broker_away_after_ms: int = option(3_000, "brokerAway.afterMs", unit="ms", low=1, high=600_000)
+    """How long a running stream waits for a broker when it plans a batch. Then the broker is away:
+    its queues keep their offsets, and the batch is planned without them."""
+
+    broker_away_fail_after_ms: int | None = option(None, "brokerAway.failAfterMs", unit="ms", low=0)
+    """A stream fails when a broker has been away for this long; 0 fails at once. Without it, a
+    stream goes on with the other brokers."""
+
     pull_timeout_ms: int = option(120_000, "pull.timeoutMs", unit="ms", low=1)
-    """How long a task waits for planned messages before it fails."""
+    """How long a task waits for planned messages before it fails. A task of a stream waits longer
+    for a broker that is away: up to `brokerAway.failAfterMs`, without a limit if that is not
+    set."""
 
     pull_batch_size: int = option(1_024, "pull.batchSize", unit="messages", low=1, high=100_000)
     """Messages per pull. The broker's limits apply: 1,024 messages and 256 KiB, RocketMQ's 32."""
@@ -152,6 +163,12 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     def max_trigger_delay_s(self) -> float:
         """`maxTriggerDelay` in seconds."""
         return _seconds("maxTriggerDelay", self.max_trigger_delay)
+
+    @property
+    def broker_away_fail_after_s(self) -> float:
+        """`brokerAway.failAfterMs` in seconds, infinite without it."""
+        after_ms = self.broker_away_fail_after_ms
+        return math.inf if after_ms is None else after_ms / 1000
 
     @property
     def reading_group(self) -> str | None:

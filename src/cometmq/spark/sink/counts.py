@@ -20,8 +20,9 @@ from urllib.parse import quote, unquote
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".prom"
-_PREFIX = "cometmq_spark_sink_"
-_LINE = re.compile(rf"{_PREFIX}(\w+?)(?:_total|_seconds)?\{{.*\}} (\S+)")
+PREFIX = "cometmq_spark_sink_"
+"""The names of the metrics begin with it."""
+_LINE = re.compile(rf"{PREFIX}(\w+?)(?:_total|_seconds)?\{{.*\}} (\S+)")
 
 
 class Sent(NamedTuple):
@@ -48,13 +49,14 @@ class SinkCounts(NamedTuple):
     """The time of the last commit, in seconds since 1970."""
 
 
-_HELP = {
+HELP = {
     "rows": "Rows that brokers have acknowledged",
     "bytes": "Bytes of bodies and properties that brokers have acknowledged",
     "requests": "Requests that brokers have acknowledged",
     "retries": "Requests that failed and were sent again",
     "commits": "Committed writes",
 }
+"""The counters, and what they count."""
 
 
 def total(counts: Iterable[Sent]) -> Sent:
@@ -104,7 +106,7 @@ def _read(path: Path) -> SinkCounts:
     except FileNotFoundError:
         return SinkCounts(job, Sent(), 0, 0.0)
     values = {match[1]: float(match[2]) for match in _LINE.finditer(text)}
-    if values.keys() != {*_HELP, "last_commit"}:
+    if values.keys() != {*HELP, "last_commit"}:
         raise ValueError(f"{path} has no counts of a write: met {sorted(values)}")
     sent = Sent(*(int(values[field]) for field in Sent._fields))
     return SinkCounts(job, sent, int(values["commits"]), values["last_commit"])
@@ -115,14 +117,14 @@ def _text(counts: SinkCounts) -> str:
     escaped = counts.job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     label = f'{{job="{escaped}"}}'
     lines = []
-    for field, help_text in _HELP.items():
-        name = f"{_PREFIX}{field}_total"
+    for field, help_text in HELP.items():
+        name = f"{PREFIX}{field}_total"
         lines += [
             f"# HELP {name} {help_text}",
             f"# TYPE {name} counter",
             f"{name}{label} {values[field]}",
         ]
-    name = f"{_PREFIX}last_commit_seconds"
+    name = f"{PREFIX}last_commit_seconds"
     lines += [
         f"# HELP {name} Time of the last commit, in seconds since 1970",
         f"# TYPE {name} gauge",

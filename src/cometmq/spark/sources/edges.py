@@ -19,7 +19,10 @@ The end of a batch also has the store time of the last message before each offse
 
     {"$stored": {"orders": {"broker-a": {"0": 1735689600000}}}, "orders": {"broker-a": {"0": 42}}}
 
-Checkpoints of older versions have no store times.
+Checkpoints of older versions have no store times. While the broker of a queue does not respond, the
+end also has the time in ms since when that is so; the queue keeps its offset then:
+
+    {"$away": {"orders": {"broker-a": {"0": 1735689600000}}}, "orders": {"broker-a": {"0": 42}}}
 
 A start that would be another one a moment later, such as the latest, is fixed by a first batch
 without rows: `Edge.repeatable` tells which is which.
@@ -34,7 +37,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.brokers import Away, BrokerSession
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, from_json, to_json
 from cometmq.spark.options.topics import ERROR, SYMBOLIC, TopicReadOptions
@@ -50,6 +53,12 @@ FROM = "$from"
 """In the end of a batch: the offsets that queues begin at, if the batch's start has others."""
 STORED = "$stored"
 """In the end of a batch: the store times in ms of the last messages before the offsets."""
+AWAY = "$away"
+"""In the end of a batch: since when, in ms since 1970, the brokers of queues do not respond."""
+LOST = "$lost"
+"""In the newest offset of a progress: how many messages were lost since the query started."""
+NEXT = "$next"
+"""In the newest offset of a progress: the store times in ms of the next messages to read."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,10 @@ def _few(texts: list[str]) -> str:
 
 
 def of_masters(
-    session: BrokerSession, bounds: Mapping[QueueKey, Bounds], keys: Collection[QueueKey]
+    session: BrokerSession,
+    bounds: Mapping[QueueKey, Bounds],
+    keys: Collection[QueueKey],
+    away: Away | None = None,
 ) -> Mapping[QueueKey, Bounds]:
     """Return bounds that say where some queues begin for their masters.
 
@@ -196,21 +208,30 @@ def of_masters(
         session: asks the masters.
         bounds: as brokers or replicas said.
         keys: the queues that are read from their oldest message.
+        away: gets the queues whose master does not respond.
 
     Raises:
-        UnreachableError: a master did not answer, however often it was asked.
+        UnreachableError: a master did not respond, and ``away`` is None.
     """
     unsure = sorted(key for key in keys if key in bounds and not bounds[key].master)
-    return {**bounds, **session.bounds(unsure, masters_only=True)} if unsure else bounds
+    if not unsure:
+        return bounds
+    silent: Away | None = None if away is None else {}
+    checked = {**bounds, **session.bounds(unsure, masters_only=True, away=silent)}
+    if away is not None:
+        away.update(silent or {})
+    return checked
 
 
-def stored_in(document: Mapping[str, Any]) -> Positions:
-    """Return the store times in the end of a batch, by queue; none if an older version wrote it.
+def positions_in(document: Mapping[str, Any], name: str) -> Positions:
+    """Return the numbers by queue that a document has under a name such as `STORED`.
+
+    There are none if an older version wrote the document.
 
     Raises:
         SourceError: they have another shape.
     """
-    return from_json(document.get(STORED, {}), f"{STORED} of an offset of this stream")
+    return from_json(document.get(name, {}), f"{name} of an offset of this stream")
 
 
 def is_start(document: Any) -> bool:
@@ -224,10 +245,10 @@ def first_end(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> dict[str, A
 
 
 def without_start(document: Any) -> Any:
-    """Return the offsets of a document, without what the end of a batch says besides."""
+    """Return the offsets of a document, without its other members: no topic begins with $."""
     if not isinstance(document, dict):
         return document
-    return {name: value for name, value in document.items() if name not in (FROM, STORED)}
+    return {name: value for name, value in document.items() if not name.startswith("$")}
 
 
 def start_in(end: Mapping[str, Any]) -> Any:

@@ -49,9 +49,16 @@ class Losses:
         self._silent = silent
         self.met = 0
         """How many were gone over."""
+        self.messages: dict[QueueKey, int] = {}
+        """Lost messages by queue, as far as their number is known."""
 
-    def report(self, text: str) -> None:
+    def report(self, text: str, key: QueueKey | None = None, messages: int = 0) -> None:
         """Fail, or say it in the log.
+
+        Args:
+            text: what is lost.
+            key: the queue.
+            messages: how many messages are lost that were not read; 0 if that is not known.
 
         Raises:
             DataLossError: this fails at losses.
@@ -61,7 +68,9 @@ class Losses:
         if self._silent:
             return
         self.met += 1
-        logger.warning("messages are lost losses=%d %s", self.met, text)
+        if key is not None and messages > 0:
+            self.messages[key] = self.messages.get(key, 0) + messages
+        logger.warning("messages are lost losses=%d messages=%d %s", self.met, messages, text)
 
     def begin(self, key: QueueKey, start: int, limits: Bounds, named_by: str = "") -> int:
         """Return where a queue can be read from, for one that should be read from ``start``.
@@ -78,7 +87,8 @@ class Losses:
         """
         if limits.min <= start <= limits.max or not limits.master:
             return start
-        if start < limits.min:
+        expired = max(limits.min - start, 0)
+        if expired:
             what = f"offsets from {start} have expired"
         elif named_by:
             what = f"offsets from {start}, as in {named_by}, do not exist"
@@ -87,7 +97,7 @@ class Losses:
                 f"offsets from {start} do not exist: the topic was created again, or the broker"
                 " lost the end of its log"
             )
-        self.report(f"{key}: {what}; the queue has {limits.min} to {limits.max}")
+        self.report(f"{key}: {what}; the queue has {limits.min} to {limits.max}", key, expired)
         return limits.min
 
     def added(self, key: QueueKey, limits: Bounds) -> int:
@@ -100,12 +110,23 @@ class Losses:
         if limits.min > 0:
             self.report(
                 f"{key}: a new queue, offsets 0 to {limits.min} have expired;"
-                f" the queue has {limits.min} to {limits.max}"
+                f" the queue has {limits.min} to {limits.max}",
+                key,
+                limits.min,
             )
         return limits.min
 
-    def changed(self, key: QueueKey, offset: int, change: Change, limits: Bounds) -> int:
+    def changed(
+        self, key: QueueKey, offset: int, change: Change, limits: Bounds, unread: int = 0
+    ) -> int:
         """Return where a queue is read from that does not hold what was read before an offset.
+
+        Args:
+            key: the queue.
+            offset: the next offset of the query.
+            change: what happened to the queue.
+            limits: the bounds of the queue.
+            unread: how many messages it had at and behind the offset, as far as known.
 
         Raises:
             DataLossError: that is an error.
@@ -119,7 +140,9 @@ class Losses:
             )
         self.report(
             f"{key}: {what}; the query is at offset {offset}, the queue has {limits.min} to"
-            f" {limits.max} and is read from {change.start}"
+            f" {limits.max} and is read from {change.start}",
+            key,
+            unread,
         )
         return change.start
 
@@ -178,5 +201,6 @@ class Losses:
         """
         if each.end <= limits.max or not limits.master:
             return each.end
-        self.report(f"{each}: the queue ends at {limits.max}")
+        lost = each.end - max(limits.max, each.start)
+        self.report(f"{each}: the queue ends at {limits.max}", each.key, lost)
         return limits.max

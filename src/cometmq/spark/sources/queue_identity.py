@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cometmq.spark.offsets import Bounds, Positions, QueueKey
 
 if TYPE_CHECKING:
-    from cometmq.spark.brokers import BrokerSession
+    from cometmq.spark.brokers import Away, BrokerSession, StoreTimes
 
 
 class Change(NamedTuple):
@@ -35,6 +35,9 @@ class Change(NamedTuple):
 class QueueIdentity:
     """Compares queues with the store times of a checkpoint.
 
+    With ``away`` a broker that does not respond is no error: its queues are put there, and what is
+    returned says nothing about them.
+
     Args:
         session: with the brokers.
         group: on whose behalf messages are pulled.
@@ -43,8 +46,13 @@ class QueueIdentity:
     def __init__(self, session: BrokerSession, group: str) -> None:
         self._session = session
         self._group = group
+        self.following: Positions = {}
+        """The store times of the messages at the offsets that `stored` was asked for last, as far
+        as a pull for the message before returned them: the next ones to read."""
 
-    def stored(self, ends: Positions, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+    def stored(
+        self, ends: Positions, bounds: Mapping[QueueKey, Bounds], away: Away | None = None
+    ) -> Positions:
         """Return the store times in ms of the last messages before these offsets.
 
         Queues without that message, such as empty ones, are left out.
@@ -58,7 +66,9 @@ class QueueIdentity:
                 found[key] = limits.newest_ms
             else:
                 pulled[key] = end - 1
-        return found | self._times(pulled)
+        times = self._times(pulled, away)
+        self.following = {key: each.following for key, each in times.items() if each.following}
+        return found | {key: each.at for key, each in times.items()}
 
     def stored_since(
         self,
@@ -66,6 +76,7 @@ class QueueIdentity:
         stored: Positions,
         ends: Positions,
         bounds: Mapping[QueueKey, Bounds],
+        away: Away,
     ) -> Positions:
         """Return the store times for new offsets, with as few pulls as possible.
 
@@ -75,7 +86,8 @@ class QueueIdentity:
             known: the offsets before, of queues that have not changed.
             stored: the store times before.
             ends: the new offsets.
-            bounds: what queues hold.
+            bounds: what queues hold; queues without them have their old offsets.
+            away: gets the queues whose broker does not respond.
         """
         kept = {
             key: stored[key]
@@ -83,11 +95,15 @@ class QueueIdentity:
             if key in stored
             and (end == known.get(key) or (end == bounds[key].min and bounds[key].master))
         }
-        others = {key: end for key, end in ends.items() if key not in kept}
-        return kept | self.stored(others, bounds)
+        others = {key: end for key, end in ends.items() if key not in kept and key in bounds}
+        return kept | self.stored(others, bounds, away)
 
     def changes(
-        self, offsets: Positions, stored: Positions, bounds: Mapping[QueueKey, Bounds]
+        self,
+        offsets: Positions,
+        stored: Positions,
+        bounds: Mapping[QueueKey, Bounds],
+        away: Away,
     ) -> dict[QueueKey, Change]:
         """Return the queues that do not hold the last message before their offset.
 
@@ -96,6 +112,7 @@ class QueueIdentity:
             stored: the store times of the messages before them; queues without one are not
                 compared.
             bounds: what queues hold. Only the word of a master counts.
+            away: gets the queues whose broker does not respond.
         """
         suspects = {
             key: offsets[key]
@@ -109,10 +126,12 @@ class QueueIdentity:
                 for key, offset in suspects.items()
                 if bounds[key].min < offset <= bounds[key].max
                 and not (offset == bounds[key].max and bounds[key].newest_ms == stored[key])
-            }
+            },
+            away,
         )
-        changed = beyond + [key for key, time_ms in times.items() if time_ms != stored[key]]
-        return self._how(changed, offsets, stored, bounds) if changed else {}
+        changed = beyond + [key for key, each in times.items() if each.at != stored[key]]
+        found = self._how(changed, offsets, stored, bounds, away) if changed else {}
+        return {key: change for key, change in found.items() if key not in away}
 
     def _how(
         self,
@@ -120,12 +139,17 @@ class QueueIdentity:
         offsets: Positions,
         stored: Positions,
         bounds: Mapping[QueueKey, Bounds],
+        away: Away,
     ) -> dict[QueueKey, Change]:
-        oldest = self._times({key: bounds[key].min for key in changed})
+        oldest = self._times({key: bounds[key].min for key in changed}, away)
         shortened = {
-            key: stored[key] + 1 for key in changed if key in oldest and oldest[key] <= stored[key]
+            key: stored[key] + 1
+            for key in changed
+            if key in oldest and oldest[key].at <= stored[key]
         }
-        newer = self._session.at_time(shortened) if shortened else {}
+        silent: Away = {}
+        newer = self._session.at_time(shortened, away=silent) if shortened else {}
+        away.update(silent)
         return {
             key: Change(created_again=False, start=min(newer[key], offsets[key]))
             if key in newer
@@ -133,5 +157,11 @@ class QueueIdentity:
             for key in changed
         }
 
-    def _times(self, offsets: Positions) -> Positions:
-        return self._session.store_times(offsets, group=self._group) if offsets else {}
+    def _times(self, offsets: Positions, away: Away | None) -> dict[QueueKey, StoreTimes]:
+        if not offsets:
+            return {}
+        silent: Away | None = None if away is None else {}
+        found = self._session.store_times(offsets, group=self._group, away=silent)
+        if away is not None:
+            away.update(silent or {})
+        return found

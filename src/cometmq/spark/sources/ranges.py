@@ -16,7 +16,7 @@ from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, RangeError
-from cometmq.spark.offsets import QueueRange
+from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan, PayloadRows
@@ -37,6 +37,8 @@ class RangeReader:
         columns: of the batches, in their order.
         connect: gives the session with the brokers.
         payload: decodes bodies, if the query does.
+        away_s: how long to wait for a broker that is away, if that is longer than the timeout of
+            pulls; ``math.inf`` for no limit.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class RangeReader:
         columns: Sequence[Column],
         connect: Connect,
         payload: PayloadPlan | None = None,
+        away_s: float = 0.0,
     ) -> None:
         self._options = options
+        self._away_s = away_s
         self._payload = PayloadRows(columns, payload)
         self._connect = connect
         self._wanted, self._row_filter = _filters_of(options)
@@ -96,7 +100,7 @@ class RangeReader:
             try:
                 yield from self._asked(session, each)
             except DataLossError as error:
-                limits = session.bounds([each.key], gone=set()).get(each.key)
+                limits = self._limits(session, each.key)
                 if limits is not None and (limits.min <= each.start or not limits.master):
                     raise RangeError(
                         f"{each}: not lost, the queue has offsets {limits.min} to {limits.max};"
@@ -109,6 +113,12 @@ class RangeReader:
             else:
                 return
 
+    def _limits(self, session: BrokerSession, key: QueueKey) -> Bounds | None:
+        """Return the bounds of a queue, None if it is no longer readable."""
+        if self._away_s > self._options.pull_timeout_ms / 1000:
+            session = session.retrying(self._away_s)
+        return session.bounds([key], gone=set()).get(key)
+
     def _asked(self, session: BrokerSession, each: QueueRange) -> Iterator[bytes]:
         options = self._options
         return session.read(
@@ -117,6 +127,7 @@ class RangeReader:
             batch_size=options.pull_batch_size,
             timeout_ms=options.pull_timeout_ms,
             group=options.reading_group or READ_GROUP,
+            away_s=self._away_s,
         )
 
 

@@ -5,6 +5,10 @@
                                                     created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
 
+A broker that does not respond is away: its queues keep their offsets, and the others go on. A task
+whose broker is away waits, because the range of its batch is in the checkpoint. A batch without
+rows begins and ends the time in which a broker is away, so that the progress of the query shows it.
+
 Queues that the options do not choose any more are left out of the next batch, with a line in the
 log: their messages are not lost.
 
@@ -19,16 +23,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.brokers import Away, BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, StreamReader
-from cometmq.spark.errors import GoneError, SourceError
+from cometmq.spark.errors import GoneError, SourceError, UnreachableError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
@@ -36,15 +41,18 @@ from cometmq.spark.planning import limit as limited
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import (
+    AWAY,
     FROM,
     LATEST,
+    LOST,
+    NEXT,
     STORED,
     first_end,
     is_start,
     of_masters,
+    positions_in,
     start_in,
     start_of,
-    stored_in,
     without_start,
 )
 from cometmq.spark.sources.losses import Losses
@@ -57,6 +65,11 @@ from cometmq.system.clock import Clock
 logger = logging.getLogger(__name__)
 
 Limits = Mapping[QueueKey, Bounds]
+
+PROBE_S = 0.5
+"""The pause before a broker that is away is asked again."""
+PROBE_PART = 3
+"""The pause is longer if that takes time: this many times as long."""
 
 
 class TopicStreamReader(StreamReader):
@@ -89,6 +102,9 @@ class TopicStreamReader(StreamReader):
         self._bounded = False
         self._target: Positions | None = None
         self._newest: Positions | None = None
+        self._away: Away = {}
+        self._next: Positions = {}
+        self._probe_s = -math.inf
         self._planned: tuple[Positions, Limits] | None = None
         self._last_batch_s: float | None = None
         check_filters(options)
@@ -101,7 +117,7 @@ class TopicStreamReader(StreamReader):
         with contextlib.suppress(GoneError):
             # Where a topic's only broker is away, a checkpoint may know the queues.
             keys = self._selection.queues(self._session)
-            self._target = _maxima(self._session.bounds(keys))
+            self._target = _maxima(self._planning.bounds(keys, away={}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return what `maxOffsetsPerTrigger` says."""
@@ -122,8 +138,14 @@ class TopicStreamReader(StreamReader):
         return self._first_end(limit) if is_start(start) else self._next_end(start, limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return where queues ended when last looked at, for the progress of the query."""
-        return None if self._newest is None else to_json(self._newest)
+        """Return the newest state of the source, for the progress of the query.
+
+        That is where queues ended, and what `cometmq.spark.sources.lag` makes figures of.
+        """
+        if self._newest is None:
+            return None
+        more = {LOST: self._losses.messages, NEXT: self._next}
+        return {name: to_json(each) for name, each in more.items() if each} | to_json(self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of a batch, the largest first.
@@ -144,12 +166,17 @@ class TopicStreamReader(StreamReader):
         """Commit what is finished to the group, if one is to show it; trouble is only logged."""
         if not self._options.commit_to_group or is_start(end):
             return
+        offsets = {key: offset for key, offset in _known(end).items() if key not in self._away}
+        silent: Away = {}
         try:
-            self._session.commit(self._options.group or "", _known(end))
+            self._planning.commit(self._options.group or "", offsets, away=silent)
         except SourceError as error:
-            logger.warning(
-                "cannot commit offsets to the group group=%s %s", self._options.group, error
-            )
+            self._log_no_commit(str(error))
+        if silent:
+            self._log_no_commit(next(iter(silent.values())))
+
+    def _log_no_commit(self, error: str) -> None:
+        logger.warning("cannot commit offsets to the group group=%s %s", self._options.group, error)
 
     def stop(self) -> None:
         """Do nothing: sessions are shared, and Spark may not call this at all."""
@@ -158,7 +185,8 @@ class TopicStreamReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one part."""
-        reader = RangeReader(self._options, self._columns, self._connect, self._payload)
+        away_s = self._options.broker_away_fail_after_s
+        reader = RangeReader(self._options, self._columns, self._connect, self._payload, away_s)
         return read_partition(reader, partition)
 
     # --- how ------------------------------------------------------------------------------------
@@ -168,13 +196,18 @@ class TopicStreamReader(StreamReader):
         return self._connect(self._options)
 
     @property
-    def _identity(self) -> QueueIdentity:
-        return QueueIdentity(self._session, self._options.reading_group or READ_GROUP)
+    def _planning(self) -> BrokerSession:
+        """A session that gives a broker up soon: there is another trigger."""
+        options = self._options
+        return self._session.retrying(options.broker_away_after_ms / 1000, retries=options.retries)
+
+    def _identity(self, session: BrokerSession) -> QueueIdentity:
+        return QueueIdentity(session, self._options.reading_group or READ_GROUP)
 
     def _first_end(self, limit: ReadLimit) -> dict[str, Any]:
         """Return where the first batch begins and ends; all chosen queues have to be there."""
         bounds = self._session.bounds(self._selection.queues(self._session))
-        self._look(bounds)
+        self._look(bounds, {})
         known = self._start.resolve(self._session, bounds)
         ranges = [
             self._range(
@@ -187,29 +220,46 @@ class TopicStreamReader(StreamReader):
         ends = starts
         if self._start.repeatable:
             ends = {each.key: each.end for each in _cut(ranges, limit)}
-        stored = self._identity.stored(ends, bounds)
+        identity = self._identity(self._session)
+        stored = identity.stored(ends, bounds)
+        self._look_at_next(ends, {}, identity.following)
         return first_end(to_json(starts), self._ends_at(ends, stored, bounds))
 
     def _next_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the batch behind another one ends."""
-        given, stored = _known(start), stored_in(start)
+        given, stored, since = _known(start), positions_in(start, STORED), positions_in(start, AWAY)
         known = {key: offset for key, offset in given.items() if self._selection.takes(key)}
-        bounds = self._bounds(known)
-        bounds = of_masters(self._session, bounds, set(bounds) - set(known))
-        self._look(bounds)
-        changes = self._identity.changes(known, stored, bounds)
-        ranges = self._news(known, bounds, changes)
+        session, identity = self._planning, self._identity(self._planning)
+        bounds, away = self._bounds(session, known, since)
+        bounds = of_masters(session, bounds, set(bounds) - set(known), away)
+        changes = identity.changes(known, stored, bounds, away)
+        bounds = {key: limits for key, limits in bounds.items() if key not in away}
+        unread = self._unread(known)
+        self._look(bounds, known)
+        ranges = self._news(known, bounds, changes, unread)
         begins = {each.key: each.start for each in ranges if known.get(each.key) != each.start}
-        is_due = bool(changes or begins) or not given.keys() <= bounds.keys()
+        held = self._hold(known, since, away)
+        is_due = bool(changes or begins) or held != since
+        is_due = is_due or not given.keys() <= bounds.keys() | held.keys()
         if self._holds_back(ranges, is_due=is_due):
             return start
         ends = {each.key: each.end for each in _cut(ranges, limit)}
+        ends |= {key: known[key] for key in held}
         if ends == known and not is_due:
             return start
         self._log_dropped(given, known)
-        known = {key: offset for key, offset in known.items() if key not in changes}
-        stored = self._identity.stored_since(known, stored, ends, bounds)
-        end = self._ends_at(ends, stored, bounds)
+        same = {key: offset for key, offset in known.items() if key not in changes}
+        silent: Away = {}
+        times = identity.stored_since(same, stored, ends, bounds, silent)
+        for key in silent:  # its broker went away just now, the next batch will name it
+            del ends[key]
+            begins.pop(key, None)
+            ends |= {key: known[key]} if key in known else {}
+            times |= {key: stored[key]} if key in stored else {}
+        self._look_at_next(ends, known, identity.following)
+        end = self._ends_at(ends, times, bounds)
+        if held:
+            end = {AWAY: to_json(held), **end}
         return {FROM: to_json(begins), **end} if begins else end
 
     def _log_dropped(self, given: Positions, known: Positions) -> None:
@@ -220,36 +270,107 @@ class TopicStreamReader(StreamReader):
                 given[key],
             )
 
-    def _bounds(self, known: Positions) -> Limits:
+    def _bounds(
+        self, session: BrokerSession, known: Positions, since: Positions
+    ) -> tuple[Limits, Away]:
         """Ask for the bounds of the queues that a query has, and of those that are new.
 
-        Queues that are no longer readable are reported and left out.
-        """
-        gone: set[QueueKey] = set()
-        keys = set(known) | set(self._chosen_now())
-        bounds: Limits = self._session.bounds(keys, gone=gone) if keys else {}
-        for key in sorted(gone & set(known)):
-            self._losses.report(f"{key}: no longer readable, read up to offset {known[key]}")
-        return bounds
+        Queues that are no longer readable are reported and left out. Brokers that are away are
+        asked again after a pause, which is longer than the others have to wait for them.
 
-    def _chosen_now(self) -> list[QueueKey]:
+        Args:
+            session: asks.
+            known: the offsets of the queues that the query has.
+            since: the queues that were away before.
+
+        Returns:
+            The bounds, and the queues whose broker does not respond, which have none.
+        """
+        try:
+            keys = set(known) | set(self._chosen_now(session))
+        except UnreachableError as error:  # no name server responds
+            return {}, dict.fromkeys(known, str(error))
+        began_s = self._clock.monotonic()
+        probed = known.keys() & since.keys() if began_s >= self._probe_s else frozenset()
+        skipped = known.keys() & since.keys() - probed
+        gone: set[QueueKey] = set()
+        away: Away = dict.fromkeys(probed, "")
+        bounds = session.bounds(keys - skipped, gone=gone, away=away) if keys - skipped else {}
+        if away.keys() & probed:
+            now_s = self._clock.monotonic()
+            self._probe_s = now_s + max(PROBE_S, PROBE_PART * (now_s - began_s))
+        unread = self._unread(known)
+        for key in sorted(gone & set(known)):
+            text = f"{key}: no longer readable, read up to offset {known[key]}"
+            self._losses.report(text, key, unread[key])
+        return bounds, away | {key: self._away.get(key, "") for key in skipped}
+
+    def _hold(self, known: Positions, since: Positions, away: Away) -> Positions:
+        """Return the queues that keep their offsets, and since when their brokers are away.
+
+        Raises:
+            UnreachableError: a broker is away for longer than the options allow.
+        """
+        now_ms = self._clock.now_ms()
+        held = {key: since.get(key, now_ms) for key in sorted(away) if key in known}
+        limit_ms = self._options.broker_away_fail_after_ms
+        for key, since_ms in held.items():
+            if limit_ms is not None and now_ms - since_ms >= limit_ms:
+                raise UnreachableError(
+                    f"{key}: its broker is away for {max(now_ms - since_ms, 0)} ms, expected less"
+                    f" than brokerAway.failAfterMs={limit_ms}: {away[key]}"
+                )
+        for broker, keys in _by_broker(held.keys() - self._away.keys()):
+            text = "a broker is away, its queues keep their offsets broker=%s queues=%d error=%s"
+            logger.warning(text, broker, len(keys), away[keys[0]])
+        for broker, keys in _by_broker(self._away.keys() - held.keys()):
+            logger.warning("a broker is there again broker=%s queues=%d", broker, len(keys))
+        self._away = {key: away[key] for key in held}
+        return held
+
+    def _look_at_next(self, ends: Positions, known: Positions, following: Positions) -> None:
+        """Remember when the messages were stored that come next, where there are some."""
+        newest = self._newest or {}
+        before = {key: at for key, at in self._next.items() if ends.get(key) == known.get(key)}
+        found = before | following
+        self._next = {
+            key: found[key]
+            for key, end in ends.items()
+            if key in found and end < newest.get(key, end)
+        }
+
+    def _chosen_now(self, session: BrokerSession) -> list[QueueKey]:
         """Ask which queues are chosen now, whether or not all of the topics are there.
 
         Whether a topic is no longer readable, or its only broker is away, their bounds will tell.
         """
         try:
-            return self._selection.queues(self._session)
+            return self._selection.queues(session)
         except GoneError:
-            return self._selection.queues_there(self._session)
+            return self._selection.queues_there(session)
 
-    def _look(self, bounds: Limits) -> None:
-        """Remember where queues end, for reports and as the target if there is none yet."""
-        self._newest = _maxima(bounds)
+    def _look(self, bounds: Limits, known: Positions) -> None:
+        """Remember where queues end, for reports and as the target if there is none yet.
+
+        A queue whose broker is away ends where it did at the last look, as far as is known.
+        """
+        before = self._newest or {}
+        held = {key: max(offset, before.get(key, 0)) for key, offset in known.items()}
+        self._newest = held | _maxima(bounds)
         if self._bounded and self._target is None:
-            self._target = self._newest
+            self._target = _maxima(bounds)
+
+    def _unread(self, known: Positions) -> dict[QueueKey, int]:
+        """Return how many messages each queue had behind its offset at the last look."""
+        newest = self._newest or {}
+        return {key: max(newest.get(key, 0) - offset, 0) for key, offset in known.items()}
 
     def _news(
-        self, known: Positions, bounds: Limits, changes: Mapping[QueueKey, Change]
+        self,
+        known: Positions,
+        bounds: Limits,
+        changes: Mapping[QueueKey, Change],
+        unread: Mapping[QueueKey, int],
     ) -> list[QueueRange]:
         """Return what there is behind the known offsets; a queue that is new begins at its min.
 
@@ -257,16 +378,23 @@ class TopicStreamReader(StreamReader):
             DataLossError: a queue does not have what is behind its offset.
         """
         return [
-            self._range(key, self._begin(key, known, limits, changes.get(key)), limits)
+            self._range(key, self._begin(key, known, limits, changes.get(key), unread), limits)
             for key, limits in sorted(bounds.items())
             if self._target is None or key in self._target or key in known
         ]
 
-    def _begin(self, key: QueueKey, known: Positions, limits: Bounds, change: Change | None) -> int:
+    def _begin(
+        self,
+        key: QueueKey,
+        known: Positions,
+        limits: Bounds,
+        change: Change | None,
+        unread: Mapping[QueueKey, int],
+    ) -> int:
         if key not in known:
             return self._losses.added(key, limits)
         if change is not None:
-            return self._losses.changed(key, known[key], change, limits)
+            return self._losses.changed(key, known[key], change, limits, unread[key])
         return self._losses.begin(key, known[key], limits)
 
     def _range(self, key: QueueKey, start: int, limits: Bounds) -> QueueRange:
@@ -301,7 +429,7 @@ class TopicStreamReader(StreamReader):
             return []
         if self._planned is not None and self._planned[0] == ends:
             return self._ranges_of_plan(begins, ends, self._planned[1])
-        return self._ranges_again(begins, ends, stored_in(end))
+        return self._ranges_again(begins, ends, positions_in(end, STORED))
 
     def _ranges_of_plan(
         self, begins: Positions, ends: Positions, bounds: Limits
@@ -314,6 +442,7 @@ class TopicStreamReader(StreamReader):
         return [
             losses.within(QueueRange(key, begins[key], end), bounds[key])
             for key, end in sorted(ends.items())
+            if end != begins[key]
         ]
 
     def _ranges_again(
@@ -324,21 +453,29 @@ class TopicStreamReader(StreamReader):
         Raises:
             DataLossError: messages of the batch are not there any more, and that is an error.
         """
+        rest = {key: end for key, end in ends.items() if begins.get(key) != end}
         gone: set[QueueKey] = set()
-        bounds: Limits = self._session.bounds(list(ends), gone=gone)
+        away: Away = {}
+        session = self._planning
+        bounds: Limits = session.bounds(rest, gone=gone, away=away)
         for key in sorted(gone):
             self._losses.report(
-                f"{key}: no longer readable, a batch should end at offset {ends[key]}"
+                f"{key}: no longer readable, a batch should end at offset {rest[key]}"
             )
-        oldest = {key for key in bounds if key not in begins or ends[key] < begins[key]}
+        oldest = {key for key in rest if key not in begins or rest[key] < begins[key]}
+        if oldest & away.keys():
+            bounds = {**bounds, **self._session.bounds(oldest & away.keys())}
         bounds = of_masters(self._session, bounds, oldest)
-        changes = self._identity.changes(ends, stored, bounds)
-        return [
+        changes = self._identity(session).changes(rest, stored, bounds, away)
+        ranges = [
             self._remaining(
-                QueueRange(key, begins.get(key, limits.min), ends[key]), limits, changes.get(key)
+                QueueRange(key, begins.get(key, limits.min), rest[key]), limits, changes.get(key)
             )
-            for key, limits in sorted(bounds.items())
+            for key, limits in bounds.items()
         ]
+        waiting = away.keys() - bounds.keys()
+        ranges += [QueueRange(key, begins[key], rest[key]) for key in waiting]
+        return sorted(ranges)
 
     def _remaining(self, each: QueueRange, limits: Bounds, change: Change | None) -> QueueRange:
         if change is None:
@@ -348,6 +485,13 @@ class TopicStreamReader(StreamReader):
 
 def _known(document: dict[str, Any]) -> Positions:
     return from_json(without_start(document), "an offset of this stream")
+
+
+def _by_broker(keys: Iterable[QueueKey]) -> list[tuple[str, list[QueueKey]]]:
+    found: dict[str, list[QueueKey]] = {}
+    for key in sorted(keys):
+        found.setdefault(key.broker, []).append(key)
+    return list(found.items())
 
 
 def _maxima(bounds: Limits) -> Positions:

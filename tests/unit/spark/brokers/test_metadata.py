@@ -17,8 +17,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers.metadata import Metadata
-from cometmq.spark.brokers.patience import AwayError, Patience
-from cometmq.spark.brokers.placing import AT_ONCE
+from cometmq.spark.brokers.retry_policy import AwayError, RetryPolicy
+from cometmq.spark.brokers.routes import AT_ONCE
 from cometmq.spark.errors import UnreachableError
 from cometmq.spark.offsets import QueueKey
 from support.brokers.queue_broker import QueueBroker, QueueNameServer
@@ -38,12 +38,12 @@ class Replicated:
     replica: QueueBroker
 
     async def at_time(self, time_ms: int) -> int:
-        placed = await self.metadata.places.place([KEY])
-        return (await self.metadata.at_time(placed, {KEY: time_ms}))[KEY]
+        routes = await self.metadata.finder.find([KEY])
+        return (await self.metadata.at_time(routes, {KEY: time_ms}))[KEY]
 
     async def committed(self) -> dict[QueueKey, int]:
-        placed = await self.metadata.places.place([KEY])
-        return await self.metadata.committed(placed, "g")
+        routes = await self.metadata.finder.find([KEY])
+        return await self.metadata.committed(routes, "g")
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ async def test_a_replica_is_not_asked_for_a_group_whose_table_the_master_refuses
 
 async def test_a_master_is_asked_again_until_it_responds(replicated: Replicated) -> None:
     await replicated.master.stop()
-    patience = Patience(1, 0.0)
+    policy = RetryPolicy(1, 0.0)
     with pytest.raises(UnreachableError, match=r"times: no response after 2 tries.* master of a"):
-        await patience.ask("times", lambda: replicated.at_time(0))
+        await policy.run("times", lambda: replicated.at_time(0))
 
     async def restarted() -> int:
         try:
@@ -124,7 +124,7 @@ async def test_a_master_is_asked_again_until_it_responds(replicated: Replicated)
     back = QueueBroker("a")
     back.copy_from(replicated.master)
     await back.start()
-    assert await patience.ask("times", restarted) == 0
+    assert await policy.run("times", restarted) == 0
     await back.stop()
 
 
@@ -153,7 +153,7 @@ class HeldRoutes:
 async def test_no_more_than_so_many_routes_are_requested_at_a_time(
     replicated: Replicated,
 ) -> None:
-    places, names = replicated.metadata.places, replicated.names
+    places, names = replicated.metadata.finder, replicated.names
     held = HeldRoutes(names)
     topics = [f"t{number}" for number in range(3 * AT_ONCE)]
     asking = asyncio.create_task(places.routes(topics))
@@ -167,7 +167,7 @@ async def test_no_more_than_so_many_routes_are_requested_at_a_time(
 async def test_a_route_that_fails_leaves_no_request_for_another_one(
     replicated: Replicated,
 ) -> None:
-    places, names = replicated.metadata.places, replicated.names
+    places, names = replicated.metadata.finder, replicated.names
     held = HeldRoutes(names)
     before = asyncio.all_tasks()
     asking = asyncio.create_task(places.routes(["t", "u"]))

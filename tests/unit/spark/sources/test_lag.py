@@ -61,3 +61,26 @@ def test_sources_of_others_are_passed_over() -> None:
 
 def test_a_query_that_has_not_ended_a_batch_has_no_lag_yet() -> None:
     assert lag_of("q", 0, [(topics(q0=2), None)]) is None
+
+
+def test_the_progress_names_losses_times_and_brokers_that_are_away() -> None:
+    offsets = json.loads(topics(q0=10, q1=5))
+    figures = {"$lost": json.loads(topics(q0=7)), "$next": json.loads(topics(q1=4_000))}
+    end = {"$away": json.loads(topics(q1=3_000)), **json.loads(topics(q0=10, q1=4))}
+
+    lag = lag_of("q", 0, [(json.dumps(figures | offsets), json.dumps(end))])
+
+    assert lag is not None
+    assert (lag.lost, lag.next_ms, lag.away) == (
+        {queue(0): 7},
+        {queue(1): 4_000},
+        {queue(1): 3_000},
+    )
+    assert (lag.messages, lag.seconds(9_500), lag.seconds(3_999)) == (1, 5.5, 0.0)
+
+
+def test_a_query_that_has_read_all_has_no_lag_in_time() -> None:
+    lag = lag_of("q", 0, [(topics(q0=10), topics(q0=10))])
+
+    assert lag is not None
+    assert lag.seconds(9_500) == 0.0

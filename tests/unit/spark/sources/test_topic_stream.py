@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import pickle
 from typing import Any
 
@@ -22,7 +23,7 @@ from cometmq.spark.errors import (
     SourceError,
     UnreachableError,
 )
-from cometmq.spark.offsets import Bounds, QueueKey
+from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
@@ -424,17 +425,17 @@ def test_available_now_from_the_latest_ends_without_rows(brokers: MemoryBrokers)
     assert Query(brokers, startingOffsets="latest").once(available_now=True) == []
 
 
-def test_available_now_waits_for_the_only_broker_to_come_back(brokers: MemoryBrokers) -> None:
+def test_available_now_leaves_a_broker_that_is_away_to_the_next_run(
+    brokers: MemoryBrokers,
+) -> None:
     """A topic whose only broker is away seems not to exist; the checkpoint knows better."""
     key, query = caught_up(brokers, 2)
     brokers.send(key, 2)
     brokers.away.add("broker-a")
-    run = query.start(available_now=True)
-    with pytest.raises(UnreachableError):
-        run.trigger()
+    assert query.once(available_now=True) == []
     brokers.away.clear()
 
-    assert run.drain() == rows(key, 2, 3)
+    assert query.once(available_now=True) == rows(key, 2, 3)
 
 
 # --- queues and topics come and go ---------------------------------------------------------------
@@ -538,20 +539,287 @@ def test_a_query_goes_on_without_any_topic_left(brokers: MemoryBrokers) -> None:
     assert run.drain() == rows(again, 0, 1)
 
 
+# --- brokers that are away -----------------------------------------------------------------------
+
+
+class TwoBrokers:
+    """A topic on two brokers, and a query that has read all of it."""
+
+    def __init__(self, brokers: MemoryBrokers, **options: Any) -> None:
+        self.brokers = brokers
+        (self.first,) = brokers.create("t", queues=1)
+        (self.second,) = brokers.create("t", queues=1, broker="broker-b")
+        brokers.send(self.first, 2)
+        brokers.send(self.second, 3)
+        self.query = Query(brokers, **options)
+        self.run = self.query.start()
+        self.run.drain()
+
+    def come_back(self) -> None:
+        """Let broker-b respond, and the time pass until it is asked again."""
+        self.brokers.away.clear()
+        self.query.clock.advance(1_000)
+
+
+def newest(run: StreamProtocol) -> dict[str, Any]:
+    """The newest offset in the progress of the last batch."""
+    document = run.reader.reportLatestOffset()
+    assert document is not None
+    return document
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_broker_that_is_away_is_no_loss_but_an_error(brokers: MemoryBrokers, fail: str) -> None:
-    brokers.create("t", queues=1)
-    (other,) = brokers.create("t", queues=1, broker="broker-b")
-    query = Query(brokers, failOnDataLoss=fail)
-    run = query.start()
-    run.drain()
+def test_a_broker_that_is_away_holds_its_queues_and_the_others_go_on(
+    brokers: MemoryBrokers, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = TwoBrokers(brokers, failOnDataLoss=fail)
+    brokers.send(two.second, 4)
+    brokers.away.add("broker-b")
+    with caplog.at_level(logging.WARNING):
+        for offset in (2, 3, 4):
+            brokers.send(two.first, 1)
+            assert two.run.drain() == rows(two.first, offset)
+        two.come_back()
+        assert two.run.drain() == rows(two.second, *range(3, 7))
+
+    assert caplog.text.count("a broker is away, its queues keep their offsets broker=broker-b") == 1
+    assert caplog.text.count("a broker is there again broker=broker-b queues=1") == 1
+
+
+def test_an_idle_query_has_a_batch_when_a_broker_goes_away_and_when_it_comes_back(
+    brokers: MemoryBrokers,
+) -> None:
+    """Spark has no progress without a batch."""
+    two = TwoBrokers(brokers)
+    brokers.away.add("broker-b")
+    since = {"t": {"broker-b": {"0": two.query.clock.now_ms()}}}
+
+    assert two.run.trigger() == []
+    assert two.run.trigger() is None
+    two.query.clock.advance(60_000)
+    assert two.run.trigger() is None
+    assert two.query.checkpoint.end(-1)["$away"] == since
+    two.come_back()
+    assert two.run.trigger() == []
+    assert "$away" not in two.query.checkpoint.end(-1)
+    assert two.run.trigger() is None
+
+
+def test_a_restarted_query_knows_since_when_a_broker_is_away(brokers: MemoryBrokers) -> None:
+    two = TwoBrokers(brokers)
+    brokers.away.add("broker-b")
+    two.run.trigger()
+    since = two.query.checkpoint.end(-1)["$away"]
+    two.query.clock.advance(60_000)
+    brokers.send(two.first, 1)
+
+    assert two.query.once() == rows(two.first, 2)
+    assert two.query.checkpoint.end(-1)["$away"] == since
+
+
+def test_a_query_ends_when_a_broker_is_away_for_longer_than_its_option_says(
+    brokers: MemoryBrokers,
+) -> None:
+    two = TwoBrokers(brokers, brokerAway_failAfterMs=60_000)
+    brokers.away.add("broker-b")
+    assert two.run.trigger() == []
+    two.query.clock.advance(59_999)
+    assert two.run.trigger() is None
+    two.query.clock.advance(1)
+
+    text = "queue 0 of broker-b: its broker is away for 60000 ms, expected less than .*=60000"
+    with pytest.raises(UnreachableError, match=text):
+        two.run.trigger()
+    with pytest.raises(UnreachableError, match=text):
+        two.query.once()
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_a_query_ends_at_once_if_its_option_is_zero(brokers: MemoryBrokers, now: bool) -> None:
+    two = TwoBrokers(brokers, brokerAway_failAfterMs=0)
     brokers.away.add("broker-b")
 
-    with pytest.raises(UnreachableError, match="broker-b"):
-        run.trigger()
+    with pytest.raises(UnreachableError, match=r"queue 0 of broker-b.*not registered now"):
+        two.query.once(available_now=now)
+
+
+@pytest.mark.parametrize(
+    ("request_", "happens"),
+    [
+        *(("bounds", each) for each in ("nothing", "truncate", "create again")),
+        *(("store_times", each) for each in ("nothing", "truncate", "create again")),
+        ("at_time", "truncate"),
+    ],
+)
+def test_a_broker_that_goes_away_while_a_batch_is_planned_holds_its_queues(
+    brokers: MemoryBrokers, request_: str, happens: str
+) -> None:
+    two = TwoBrokers(brokers, failOnDataLoss="false")
+    brokers.tells_newest = False
+    if happens == "truncate":
+        brokers.truncate(two.second, 2)
+    elif happens == "create again":
+        brokers.make_anew(two.second)
+    brokers.send(two.first, 2)
+    brokers.send(two.second, 2)
+    brokers.before[request_] = lambda: brokers.away.add("broker-b")
+    assert two.run.drain() == rows(two.first, 2, 3)
+    assert request_ not in brokers.before
+    two.come_back()
+
+    again = {"nothing": (3, 4), "truncate": (2, 3), "create again": (0, 1)}
+    assert two.run.drain() == rows(two.second, *again[happens])
+
+
+def test_a_planned_batch_keeps_the_range_of_a_broker_that_is_away(brokers: MemoryBrokers) -> None:
+    """The range is in the checkpoint: the task waits for the broker."""
+    two = TwoBrokers(brokers)
+    brokers.send(two.first, 1)
+    brokers.send(two.second, 1)
+    two.query.fail_a_batch()
+    brokers.away.add("broker-b")
+    reader = two.query.reader()
+    checkpoint = two.query.checkpoint
+    parts = reader.partitions(checkpoint.end(-2), checkpoint.end(-1))
+
+    assert [part.value for part in parts] == [
+        QueueRange(two.first, 2, 3),
+        QueueRange(two.second, 3, 4),
+    ]
     brokers.away.clear()
-    brokers.send(other, 1)
-    assert query.once() == rows(other, 0)
+    assert sorted(two.query.once()) == sorted(rows(two.first, 2) + rows(two.second, 3))
+
+
+def test_a_planned_batch_needs_no_broker_of_which_it_reads_nothing(brokers: MemoryBrokers) -> None:
+    two = TwoBrokers(brokers)
+    brokers.send(two.first, 1)
+    two.query.fail_a_batch()
+    brokers.away.add("broker-b")
+
+    assert two.query.once() == rows(two.first, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "waits_s"), [({}, math.inf), ({"brokerAway_failAfterMs": 60_000}, 60.0)]
+)
+def test_a_task_of_a_stream_waits_for_a_broker_as_long_as_the_stream(
+    brokers: MemoryBrokers, options: dict[str, Any], waits_s: float
+) -> None:
+    one_queue(brokers, 3)
+    reader, part = Query(brokers, **options).task()
+    list(reader.read(part))
+
+    assert brokers.waits_s == [waits_s]
+
+
+def test_a_query_goes_on_after_no_name_server_responded(brokers: MemoryBrokers) -> None:
+    two = TwoBrokers(brokers)
+
+    def fail() -> None:
+        raise UnreachableError("no name server responds")
+
+    brokers.send(two.first, 1)
+    brokers.before["queues"] = fail
+    assert two.run.trigger() == []
+    assert set(two.query.checkpoint.end(-1)["$away"]["t"]) == {"broker-a", "broker-b"}
+    two.come_back()
+    assert two.run.drain() == rows(two.first, 2)
+
+
+def test_a_new_query_needs_all_brokers(brokers: MemoryBrokers) -> None:
+    """Its start is not resolved yet; and a wrong address must not look like an outage."""
+    brokers.create("t", queues=1)
+    brokers.create("t", queues=1, broker="broker-b")
+    brokers.before["bounds"] = lambda: brokers.away.add("broker-b")
+
+    with pytest.raises(UnreachableError, match="broker-b"):
+        Query(brokers).once()
+
+
+def test_a_topic_deleted_on_a_broker_that_is_there_is_a_loss_while_another_is_away(
+    brokers: MemoryBrokers,
+) -> None:
+    two = TwoBrokers(brokers, failOnDataLoss="false")
+    brokers.create("t", queues=2)  # so that the topic is still there
+    brokers.away.add("broker-b")
+    brokers.send(two.first, 1)
+    del brokers.held[two.first]
+    two.run.drain()
+
+    end = two.query.checkpoint.end(-1)
+    assert end["t"] == {"broker-a": {"1": 0}, "broker-b": {"0": 3}}
+    two.come_back()
+    del brokers.held[two.second]
+    two.run.drain()
+    assert two.query.checkpoint.end(-1)["t"] == {"broker-a": {"1": 0}}
+
+
+def test_a_broker_that_does_not_come_back_is_left_by_assigning_the_other_queues(
+    brokers: MemoryBrokers,
+) -> None:
+    two = TwoBrokers(brokers)
+    brokers.away.add("broker-b")
+    two.run.trigger()
+    del two.query.given["subscribe"]
+    two.query.given["assign"] = '{"t": {"broker-a": [0]}}'
+    brokers.send(two.first, 1)
+    assert two.query.once() == rows(two.first, 2)
+    del two.query.given["assign"]
+    two.query.given["subscribe"] = "t"
+
+    assert two.query.once() == []
+    assert two.query.checkpoint.end(-1)["t"] == {"broker-a": {"0": 3}}
+    assert "$away" not in two.query.checkpoint.end(-1)
+
+
+def test_offsets_of_a_broker_that_is_away_are_not_committed(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = TwoBrokers(brokers, rocketmq_group="g", commitToGroup="true")
+    brokers.away.add("broker-b")
+    for _ in range(2):
+        brokers.send(two.first, 1)
+        two.run.drain()
+
+    assert brokers.groups["g", two.first] == 3
+    assert "cannot commit" not in caplog.text
+
+
+def test_the_progress_has_lag_and_losses(brokers: MemoryBrokers) -> None:
+    two = TwoBrokers(brokers, maxOffsetsPerTrigger=2, failOnDataLoss="false")
+    brokers.send(two.first, 5)
+    brokers.expire(two.first, 4)
+    third_ms = brokers.held[two.first].records[2][2]
+    two.run.trigger()
+    brokers.away.add("broker-b")
+
+    assert newest(two.run) == {
+        "$lost": {"t": {"broker-a": {"0": 2}}},
+        "$next": {"t": {"broker-a": {"0": third_ms}}},
+        "t": {"broker-a": {"0": 7}, "broker-b": {"0": 3}},
+    }
+    brokers.send(two.second, 9)
+    two.run.drain()
+    assert newest(two.run) == {
+        "$lost": {"t": {"broker-a": {"0": 2}}},
+        "t": {"broker-a": {"0": 7}, "broker-b": {"0": 3}},
+    }
+
+
+def test_the_lag_of_a_broker_that_is_away_is_the_last_known(brokers: MemoryBrokers) -> None:
+    two = TwoBrokers(brokers, maxOffsetsPerTrigger=2)
+    brokers.send(two.second, 5)
+    two.run.trigger()
+    brokers.send(two.second, 5)
+    brokers.away.add("broker-b")
+    two.run.trigger()
+
+    next_ms = brokers.held[two.second].records[5][2]
+    assert newest(two.run) == {
+        "$next": {"t": {"broker-b": {"0": next_ms}}},
+        "t": {"broker-a": {"0": 2}, "broker-b": {"0": 8}},
+    }
+    assert two.query.checkpoint.end(-1)["t"]["broker-b"] == {"0": 5}
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -921,8 +1189,7 @@ def test_a_new_queue_begins_at_the_oldest_message_of_the_master_not_of_a_replica
     brokers.send(new, 9)
     brokers.replicas[new] = Bounds(6, 9, master=False)
 
-    with pytest.raises(UnreachableError, match="queue 1 of broker-a: the master of broker-a"):
-        query.once()
+    assert query.once() == [], "the queue waits for its master"
     del brokers.replicas[new]
     assert query.once() == rows(new, *range(9))
 
@@ -1126,7 +1393,7 @@ def test_the_newest_offsets_are_reported_beyond_the_limit(brokers: MemoryBrokers
     assert run.reader.reportLatestOffset() is None
     run.trigger()
 
-    assert run.reader.reportLatestOffset() == {"t": {"broker-a": {"0": 9}}}
+    assert newest(run)["t"] == {"broker-a": {"0": 9}}
 
 
 def test_a_reader_travels_to_workers_with_what_it_remembers(brokers: MemoryBrokers) -> None:

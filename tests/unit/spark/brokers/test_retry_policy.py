@@ -7,7 +7,7 @@ import pytest
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError
-from cometmq.spark.brokers.patience import PASSING, Patience
+from cometmq.spark.brokers.retry_policy import PASSING, RetryPolicy
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError
 
 AWAY = ConnectError("nobody there")
@@ -29,28 +29,28 @@ class Server:
 
 async def test_an_answer_is_given_as_it_is() -> None:
     server = Server()
-    assert await Patience(3, 0.001).ask("it", server.ask) == "yes"
+    assert await RetryPolicy(3, 0.001).run("it", server.ask) == "yes"
     assert server.asked == 1
 
 
 async def test_a_server_that_comes_back_is_heard() -> None:
     busy = [ResponseError(code, "later") for code in sorted(PASSING)]
     server = Server(AWAY, *busy, AWAY)
-    assert await Patience(len(busy) + 2, 0.0001).ask("it", server.ask) == "yes"
+    assert await RetryPolicy(len(busy) + 2, 0.0001).run("it", server.ask) == "yes"
 
 
 @pytest.mark.parametrize("retries", [0, 1, 4])
 async def test_it_ends_after_so_many_tries(retries: int) -> None:
     server = Server(*[AWAY] * 10)
     with pytest.raises(UnreachableError, match=r"bounds of t: no response after .*nobody there"):
-        await Patience(retries, 0.0001).ask("bounds of t", server.ask)
+        await RetryPolicy(retries, 0.0001).run("bounds of t", server.ask)
     assert server.asked == retries + 1
 
 
 async def test_a_refusal_for_good_is_not_asked_again() -> None:
     server = Server(ResponseError(ResponseCode.NO_PERMISSION, "not you"))
     with pytest.raises(SourceError, match=r"bounds of t: refused: .*not you") as met:
-        await Patience(5, 0.0001).ask("bounds of t", server.ask)
+        await RetryPolicy(5, 0.0001).run("bounds of t", server.ask)
     assert server.asked == 1
     assert type(met.value) is SourceError
 
@@ -58,7 +58,7 @@ async def test_a_refusal_for_good_is_not_asked_again() -> None:
 async def test_our_own_errors_pass_through() -> None:
     server = Server(GoneError("topic t: gone"))
     with pytest.raises(GoneError, match=r"^topic t: gone$"):
-        await Patience(5, 0.0001).ask("it", server.ask)
+        await RetryPolicy(5, 0.0001).run("it", server.ask)
     assert server.asked == 1
 
 
@@ -68,7 +68,7 @@ async def test_pauses_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     async def sleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr("cometmq.spark.brokers.patience.asyncio.sleep", sleep)
+    monkeypatch.setattr("cometmq.spark.brokers.retry_policy.asyncio.sleep", sleep)
     with pytest.raises(UnreachableError):
-        await Patience(8, 0.1).ask("it", Server(*[AWAY] * 9).ask)
+        await RetryPolicy(8, 0.1).run("it", Server(*[AWAY] * 9).ask)
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])

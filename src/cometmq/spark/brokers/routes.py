@@ -1,8 +1,9 @@
 """Finds the broker that has a queue now; a queue without a broker is either gone or away.
 
-A name server forgets a broker that does not answer, with all its queues. So a queue that no route
-names is gone for good only while its broker is registered; otherwise the broker is away, and may
-come back with all it has.
+A name server forgets a broker that does not respond, with all its queues. So a queue that no route
+names is gone for good only while its broker is registered. Otherwise the broker is away, and may
+come back with all its messages. The queues of a static topic have no broker of their own, and are
+never removed: they are away as long as the topic exists.
 
 Source: RouteInfoManager, RocketMQ 5.3, by which name servers forget brokers.
 """
@@ -10,8 +11,8 @@ Source: RouteInfoManager, RocketMQ 5.3, by which name servers forget brokers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from cometmq.client.errors import TopicNotFoundError
@@ -20,7 +21,7 @@ from cometmq.model.errors import RemotingError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.route import ClusterInfo
 from cometmq.protocol.codes import RequestCode
-from cometmq.spark.brokers.patience import AwayError
+from cometmq.spark.brokers.retry_policy import AwayError
 from cometmq.spark.offsets import QueueKey
 
 K = TypeVar("K")
@@ -31,15 +32,17 @@ AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Where queues are."""
+class QueueRoutes:
+    """The brokers of queues."""
 
-    addresses: dict[QueueKey, tuple[str, ...]]
-    """Of each queue's broker: the master first, then whoever has a copy."""
-    replicas: dict[QueueKey, Mapping[int, str]]
+    addresses: dict[QueueKey, tuple[str, ...]] = field(default_factory=dict)
+    """The addresses of each queue's broker: the master first, then the replicas."""
+    replicas: dict[QueueKey, Mapping[int, str]] = field(default_factory=dict)
     """The same by the ids of replicas; 0 is the master's."""
-    gone: dict[QueueKey, str]
+    gone: dict[QueueKey, str] = field(default_factory=dict)
     """Queues that are no longer readable, and why."""
+    away: dict[QueueKey, str] = field(default_factory=dict)
+    """Queues whose broker is not registered now, and the text of an error that says so."""
 
     def master(self, key: QueueKey) -> str | None:
         """Return the address of the master that has a queue, None if it is not registered."""
@@ -50,8 +53,18 @@ class Placed:
         self.addresses.pop(key, None)
         self.gone[key] = why
 
+    def by_broker(self) -> list[QueueRoutes]:
+        """Return the routes of the queues of each broker; queues that are gone have none."""
+        parts: dict[object, QueueRoutes] = {}
+        for key, addresses in self.addresses.items():
+            part = parts.setdefault(addresses, QueueRoutes())
+            part.addresses[key], part.replicas[key] = addresses, self.replicas[key]
+        for key, why in self.away.items():
+            parts.setdefault(key.broker, QueueRoutes()).away[key] = why
+        return list(parts.values())
 
-class Places:
+
+class RouteFinder:
     """Finds the brokers of queues; asks the name server each time, for routes change.
 
     Args:
@@ -80,30 +93,38 @@ class Places:
         """
         return await ask_each(sorted(set(topics)), self.route)
 
-    async def place(self, keys: Iterable[QueueKey]) -> Placed:
-        """Say where each queue is.
+    async def find(self, keys: Iterable[QueueKey]) -> QueueRoutes:
+        """Find the broker of each queue.
 
         Raises:
-            AwayError: the broker of one is not registered now.
             RemotingError: no name server answered.
         """
         keys = list(keys)
-        placed = await self._placed(keys)
-        if placed.gone:  # its broker may have come back between the two questions: ask both again
-            placed = await self._placed(keys)
-        return placed
+        found = await self._find(keys)
+        if found.gone:  # its broker may have come back between the two requests: send both again
+            found = await self._find(keys)
+        return found
 
-    async def _placed(self, keys: list[QueueKey]) -> Placed:
-        routes = await self.routes(key.topic for key in keys)
-        readable = {topic: _readable(route) for topic, route in routes.items()}
-        found: dict[QueueKey, Mapping[int, str]] = {}
+    async def _find(self, keys: list[QueueKey]) -> QueueRoutes:
+        topics = await self.routes(key.topic for key in keys)
+        readable = {topic: _readable(route) for topic, route in topics.items()}
+        found = QueueRoutes()
+        missing = []
         for key in keys:
-            route = routes[key.topic]
+            route = topics[key.topic]
             if route and key in readable[key.topic] and (known := _replicas(route, key)):
-                found[key] = known
-        missing = [key for key in keys if key not in found]
-        gone = await self._why_gone(missing, routes) if missing else {}
-        return Placed({key: masters_first(known) for key, known in found.items()}, found, gone)
+                found.replicas[key], found.addresses[key] = known, masters_first(known)
+            else:
+                missing.append(key)
+        if missing:
+            registered = (await self.cluster()).broker_addr_table
+            for key in missing:
+                route = topics[key.topic]
+                if _is_away(key, route, registered):
+                    found.away[key] = _why_away(key)
+                else:
+                    found.gone[key] = _why_gone(key, route)
+        return found
 
     async def cluster(self) -> ClusterInfo:
         """Give all brokers that are registered.
@@ -113,18 +134,6 @@ class Places:
         """
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         return ClusterInfo.decode((await self._connection.call_name_server(code)).body)
-
-    async def _why_gone(
-        self, missing: list[QueueKey], routes: dict[str, Route | None]
-    ) -> dict[QueueKey, str]:
-        registered = (await self.cluster()).broker_addr_table
-        gone: dict[QueueKey, str] = {}
-        for key in missing:
-            logical = key.broker.startswith(LOGICAL_PREFIX) and registered
-            if key.broker not in registered and not logical:
-                raise AwayError(f"{key}: {key.broker} is not registered with the name server now")
-            gone[key] = _why(key, routes[key.topic])
-        return gone
 
 
 def keys_of(route: Route) -> list[QueueKey]:
@@ -178,7 +187,7 @@ async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[
     raise last or AwayError("the broker has no address")
 
 
-async def ask_master(placed: Placed, key: QueueKey, ask: Callable[[str], Awaitable[T]]) -> T:
+async def ask_master(routes: QueueRoutes, key: QueueKey, ask: Callable[[str], Awaitable[T]]) -> T:
     """Give what the master of a queue's broker responds; its replicas are not asked.
 
     A replica may keep messages for a shorter time, and has offsets of groups some seconds later: a
@@ -189,7 +198,7 @@ async def ask_master(placed: Placed, key: QueueKey, ask: Callable[[str], Awaitab
         ResponseError: it refused.
     """
     problem: object = "it is not registered with the name server now"
-    if address := placed.master(key):
+    if address := routes.master(key):
         try:
             return await ask(address)
         except RemotingError as error:
@@ -208,7 +217,18 @@ def _readable(route: Route | None) -> frozenset[QueueKey]:
     return frozenset(keys_of(route)) if route else frozenset()
 
 
-def _why(key: QueueKey, route: Route | None) -> str:
+def _is_away(key: QueueKey, route: Route | None, registered: Collection[str]) -> bool:
+    if key.broker.startswith(LOGICAL_PREFIX):
+        return route is not None or not registered
+    return key.broker not in registered
+
+
+def _why_away(key: QueueKey) -> str:
+    name = f"a broker of {key.topic}" if key.broker.startswith(LOGICAL_PREFIX) else key.broker
+    return f"{key}: {name} is not registered with the name server now"
+
+
+def _why_gone(key: QueueKey, route: Route | None) -> str:
     if route is None:
         return "the topic does not exist"
     if key.broker not in {queue.broker_name for queue in route.read_queues}:

@@ -24,7 +24,7 @@ CLOSE_S: Final = 5.0
 """How long closing one may take."""
 
 
-class Life:
+class ClientLease:
     """Gives a client to whoever needs one.
 
     Args:

@@ -1,0 +1,88 @@
+"""Metrics of streaming queries on a page."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+from cometmq.metrics.config import MetricsSettings
+from cometmq.metrics.page import TextPage
+from cometmq.spark.compat import passes_limits
+from cometmq.spark.monitoring import LABELS, StreamMetrics
+from cometmq.spark.offsets import QueueKey
+from cometmq.spark.sink.counts import Sent, add_counts
+from cometmq.spark.sources.lag import Lag
+from support.checks.manual_clock import ManualClock
+from support.wire.metrics_page import Scraped
+
+A, A1, B = QueueKey("t", "a", 0), QueueKey("t", "a", 1), QueueKey("t", "b", 0)
+
+
+def page_of(metrics: StreamMetrics) -> Scraped:
+    page = TextPage(LABELS, 100)
+    asyncio.run(metrics.collect(page))
+    return Scraped(b"".join(page.parts()).decode())
+
+
+def test_a_page_has_lag_losses_and_brokers_that_are_away() -> None:
+    clock = ManualClock()
+    now_ms = clock.now_ms()
+    metrics = StreamMetrics(clock=clock)
+    first = Lag("q", 0, {A: 9, B: 1}, rows=3)
+    second = Lag(
+        "q",
+        1,
+        {A: 5, A1: 2, B: 1},
+        next_ms={A: now_ms - 1_000, A1: now_ms - 4_000},
+        away={B: now_ms - 60_000},
+        lost={A: 7},
+        rows=4,
+    )
+    metrics.note("run", first)
+    metrics.note("run", second)
+    clock.advance(500)
+    page = page_of(metrics)
+
+    assert page.value("cometmq_spark_batches_total", query="q") == 2
+    assert page.value("cometmq_spark_rows_total", query="q") == 7
+    on_a = {"query": "q", "topic": "t", "broker": "a"}
+    on_b = on_a | {"broker": "b"}
+    assert page.value("cometmq_spark_source_away_seconds", **on_b) == 60.5
+    assert page.value("cometmq_spark_source_away_seconds", **on_a) == 0
+    if passes_limits():
+        assert page.value("cometmq_spark_source_lag_messages", **on_a) == 7
+        assert page.value("cometmq_spark_source_lag_seconds", **on_a) == 4.5
+        assert page.value("cometmq_spark_source_lag_seconds", **on_b) == 0
+        assert page.value("cometmq_spark_source_lost_messages_total", **on_a) == 7
+
+
+def test_a_page_has_the_counts_of_sinks(tmp_path: Path) -> None:
+    add_counts(str(tmp_path), "job-1", Sent(10, 2_000, 3, 1))
+    page = page_of(StreamMetrics(counts_folder=tmp_path))
+
+    for name, value in {
+        "rows": 10,
+        "bytes": 2_000,
+        "requests": 3,
+        "retries": 1,
+        "commits": 1,
+    }.items():
+        assert page.value(f"cometmq_spark_sink_{name}_total", job="job-1") == value
+
+
+def test_counts_that_cannot_be_read_leave_the_other_metrics(tmp_path: Path) -> None:
+    (tmp_path / "job.prom").write_text("strange")
+    metrics = StreamMetrics(counts_folder=tmp_path)
+    metrics.note("run", Lag("q", 0, {A: 9}, rows=3))
+
+    assert page_of(metrics).value("cometmq_spark_rows_total", query="q") == 3
+
+
+def test_the_endpoint_serves_while_the_listener_is_open() -> None:
+    with StreamMetrics(MetricsSettings(exporter="PROM", port=0)) as metrics:
+        metrics.note("run", Lag("q", 0, {A: 9}, rows=3))
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as response:
+            text = response.read().decode()
+
+    assert Scraped(text).value("cometmq_spark_rows_total", query="q", node_type="spark") == 3

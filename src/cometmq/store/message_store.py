@@ -214,7 +214,9 @@ class MessageStore:
             self._files.make_dirs(self.paths.root)
             self._lock = self._files.lock(self.paths.lock, b"lock")
         except BlockingIOError as problem:
-            raise StoreLockedError(f"{self.paths.lock} is held by another process") from problem
+            raise StoreLockedError(
+                f"{self.paths.lock} is held by another process; stop it, or name another store"
+            ) from problem
         except OSError as problem:
             raise StoreError(f"cannot open the store: {problem}") from problem
         try:

@@ -45,7 +45,8 @@ class Credentials:
             ConfigError: the access key or the secret key is empty.
         """
         if not self.access_key or not self.secret_key:
-            raise ConfigError("credentials need an access key and a secret key")
+            missing = "secret_key" if self.access_key else "access_key"
+            raise ConfigError(f"{missing} is empty: expected both access_key and secret_key")
 
     @classmethod
     def from_file(cls, path: Path) -> Self:

@@ -73,7 +73,7 @@ def test_neither_secret_nor_token_is_shown() -> None:
 
 @pytest.mark.parametrize(("access_key", "secret_key"), [("", "s"), ("a", "")])
 def test_credentials_without_a_key_are_refused(access_key: str, secret_key: str) -> None:
-    with pytest.raises(ConfigError, match="an access key and a secret key"):
+    with pytest.raises(ConfigError, match="is empty: expected both access_key and secret_key"):
         Credentials(access_key, secret_key)
 
 

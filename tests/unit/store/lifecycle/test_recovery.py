@@ -446,7 +446,7 @@ def test_a_store_is_opened_by_one_process_at_a_time(open_store: Open, tmp_path: 
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(StoreLockedError, match="another process"):
+    with pytest.raises(StoreLockedError, match="another process; stop it, or name"):
         open_store()
     holder.communicate()
     put(open_store())

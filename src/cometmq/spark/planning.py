@@ -7,9 +7,9 @@ KafkaMicroBatchStream.rateLimit).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from cometmq.spark.offsets import QueueRange
+from cometmq.spark.offsets import QueueKey, QueueRange
 
 
 def limit(ranges: Iterable[QueueRange], max_offsets: int) -> list[QueueRange]:
@@ -24,6 +24,33 @@ def limit(ranges: Iterable[QueueRange], max_offsets: int) -> list[QueueRange]:
         return ranges
     return [
         each._replace(end=each.start + max(1, each.size * max_offsets // total))
+        if each.size
+        else each
+        for each in ranges
+    ]
+
+
+def limit_bytes(
+    ranges: Iterable[QueueRange], bytes_each: Mapping[QueueKey, float], max_bytes: int
+) -> list[QueueRange]:
+    """Shorten ranges to about ``max_bytes`` in all, each in proportion to what it has.
+
+    A range that is not empty keeps at least one offset.
+
+    Args:
+        ranges: the ranges.
+        bytes_each: the size of a message, by queue; queues without it have the mean size.
+        max_bytes: the limit.
+    """
+    ranges = list(ranges)
+    if not bytes_each:
+        return ranges
+    mean = sum(bytes_each.values()) / len(bytes_each)
+    total = sum(each.size * bytes_each.get(each.key, mean) for each in ranges)
+    if total <= max_bytes:
+        return ranges
+    return [
+        each._replace(end=each.start + max(1, int(each.size * max_bytes / total)))
         if each.size
         else each
         for each in ranges

@@ -16,7 +16,7 @@ from cometmq.client.filters import Filter
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
-from cometmq.spark.brokers import Away, StoreTimes
+from cometmq.spark.brokers import Away, Sample, StoreTimes
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, UnreachableError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 
@@ -187,6 +187,24 @@ class MemoryBrokers:
             times = [at for _, _, at in queue.records[index : index + 2]] if index >= 0 else []
             if times:
                 found[key] = StoreTimes(times[0], times[1] if len(times) > 1 else 0)
+        return found
+
+    def samples(
+        self,
+        offsets: Mapping[QueueKey, int],
+        *,
+        group: str = "",
+        messages: int = 32,
+        away: Away | None = None,
+    ) -> dict[QueueKey, Sample]:
+        self._ask("samples")
+        found = {}
+        for key in self._there(offsets, set(), away):
+            queue = self.held[key]
+            records = queue.records[max(offsets[key] - queue.min, 0) :][:messages]
+            if records:
+                size = sum(len(record) for record, _, _ in records) / len(records)
+                found[key] = Sample(records[0][2], size)
         return found
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:

@@ -1,8 +1,8 @@
 """Brokers as Spark's readers and writers use them: one session per process and set of options."""
 
-from cometmq.spark.brokers.metadata import StoreTimes
+from cometmq.spark.brokers.metadata import Sample, StoreTimes
 from cometmq.spark.brokers.pool import connect, disconnect_all
 from cometmq.spark.brokers.session import Away, BrokerSession
 from cometmq.spark.offsets import Bounds
 
-__all__ = ["Away", "Bounds", "BrokerSession", "StoreTimes", "connect", "disconnect_all"]
+__all__ = ["Away", "Bounds", "BrokerSession", "Sample", "StoreTimes", "connect", "disconnect_all"]

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from cometmq.client.filters import Filter
 from cometmq.client.library import LOGICAL_PREFIX, ClientConnection, Pull
 from cometmq.model.errors import ResponseError
+from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies.common import TopicList
 from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
@@ -42,6 +43,15 @@ class StoreTimes(NamedTuple):
     """The time of the message at the offset."""
     following: int
     """The time of the next one; 0 if there is none, or the broker did not return it."""
+
+
+class Sample(NamedTuple):
+    """The first messages of a queue behind an offset."""
+
+    stored_ms: int
+    """The store time of the first one, in ms since 1970."""
+    size: float
+    """Their mean size in bytes, as they are stored."""
 
 
 class Metadata:
@@ -150,28 +160,56 @@ class Metadata:
         are queues of static topics, whose messages move between brokers.
         """
         keys = [key for key in routes.addresses if not key.broker.startswith(LOGICAL_PREFIX)]
-        found = await ask_each(keys, lambda key: self._store_time(routes, key, offsets[key], group))
-        return {key: times for key, times in found.items() if times is not None}
+        pulled = await self._pulled(routes, keys, offsets, group, 2)
+        return {
+            key: StoreTimes(
+                messages[0].store_time_ms, messages[1].store_time_ms if len(messages) > 1 else 0
+            )
+            for key, messages in pulled.items()
+            if messages and messages[0].queue_offset == offsets[key]
+        }
 
-    async def _store_time(
-        self, routes: QueueRoutes, key: QueueKey, offset: int, group: str
-    ) -> StoreTimes | None:
-        pull = Pull(group, queue_of(key), Filter(), max_messages=2)
+    async def samples(
+        self, routes: QueueRoutes, offsets: Mapping[QueueKey, int], group: str, messages: int
+    ) -> dict[QueueKey, Sample]:
+        """Give the store time and the mean size of the messages of each queue from an offset on.
 
-        async def ask(address: str) -> StoreTimes | None:
-            result = await self._connection.pull(address, pull, QueueOffset(offset), timeout=PULL_S)
-            messages = list(result.messages)
-            if not messages or messages[0].queue_offset != offset:
-                return None
-            following = messages[1].store_time_ms if len(messages) > 1 else 0
-            return StoreTimes(messages[0].store_time_ms, following)
+        Queues are left out that return no message, or whose broker refuses the pull.
+        """
+        pulled = await self._pulled(routes, routes.addresses, offsets, group, messages)
+        return {
+            key: Sample(found[0].store_time_ms, sum(each.size_bytes for each in found) / len(found))
+            for key, found in pulled.items()
+            if found
+        }
 
-        try:
-            return await ask_one_of(routes.addresses[key], ask)
-        except ResponseError as error:
-            if is_passing(error):
-                raise
-            return None
+    async def _pulled(
+        self,
+        routes: QueueRoutes,
+        keys: Iterable[QueueKey],
+        offsets: Mapping[QueueKey, int],
+        group: str,
+        most: int,
+    ) -> dict[QueueKey, list[StoredMessage]]:
+        """Give the messages of one pull of each queue; none if the broker refuses it."""
+
+        async def pull(key: QueueKey) -> list[StoredMessage]:
+            wanted = Pull(group, queue_of(key), Filter(), max_messages=most)
+
+            async def ask(address: str) -> list[StoredMessage]:
+                offset = QueueOffset(offsets[key])
+                return (
+                    await self._connection.pull(address, wanted, offset, timeout=PULL_S)
+                ).messages
+
+            try:
+                return await ask_one_of(routes.addresses[key], ask)
+            except ResponseError as error:
+                if is_passing(error):
+                    raise
+                return []
+
+        return await ask_each(list(keys), pull)
 
     async def committed(self, routes: QueueRoutes, group: str) -> dict[QueueKey, int]:
         """Give what a group has committed; queues of which it has committed nothing are left out.

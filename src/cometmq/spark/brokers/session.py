@@ -19,7 +19,7 @@ from cometmq.client.filters import Filter
 from cometmq.client.library import ClientConnection
 from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.spark.brokers.client_lease import IDLE_S, ClientLease
-from cometmq.spark.brokers.metadata import Metadata, StoreTimes
+from cometmq.spark.brokers.metadata import Metadata, Sample, StoreTimes
 from cometmq.spark.brokers.pulls import Read
 from cometmq.spark.brokers.reading import read_range
 from cometmq.spark.brokers.retry_policy import AwayError, RetryPolicy
@@ -214,6 +214,32 @@ class BrokerSession:
             offsets,
             "store times",
             lambda metadata, routes: metadata.store_times(routes, offsets, group),
+            gone=set(),
+            away=away,
+        )
+
+    def samples(
+        self,
+        offsets: Mapping[QueueKey, int],
+        *,
+        group: str = READ_GROUP,
+        messages: int = 32,
+        away: Away | None = None,
+    ) -> dict[QueueKey, Sample]:
+        """Give the store time and the mean size of the messages of each queue from an offset on.
+
+        Queues without a message there are left out, and queues that are no longer readable.
+
+        Args:
+            offsets: the offset of the first message by queue.
+            group: on whose behalf messages are pulled.
+            messages: how many messages the size is taken of.
+            away: gets the queues whose broker does not respond.
+        """
+        return self._ask_of(
+            offsets,
+            "first messages",
+            lambda metadata, routes: metadata.samples(routes, offsets, group, messages),
             gone=set(),
             away=away,
         )

@@ -88,6 +88,14 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     """Limit on offsets of a micro-batch, divided among the queues in proportion to their new
     messages. Each queue with new messages gets at least one."""
 
+    max_bytes_per_trigger: int | None = option(None, "maxBytesPerTrigger", unit="bytes", low=1)
+    """Limit on the stored bytes of a micro-batch, divided in the same way. The size of a message is
+    estimated from the first new messages of each queue."""
+
+    max_time_per_trigger: str | None = option(None, "maxTimePerTrigger")
+    """Limit on the store time that a micro-batch covers, from the oldest new message of all queues
+    on: a number and ms, s, m, h or d. Queues with newer messages wait."""
+
     min_offsets_per_trigger: int | None = option(
         None, "minOffsetsPerTrigger", unit="offsets", low=1
     )
@@ -165,6 +173,12 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
         return _seconds("maxTriggerDelay", self.max_trigger_delay)
 
     @property
+    def max_time_per_trigger_s(self) -> float | None:
+        """`maxTimePerTrigger` in seconds; None without it."""
+        text = self.max_time_per_trigger
+        return None if text is None else _seconds("maxTimePerTrigger", text)
+
+    @property
     def broker_away_fail_after_s(self) -> float:
         """`brokerAway.failAfterMs` in seconds, infinite without it."""
         after_ms = self.broker_away_fail_after_ms
@@ -192,6 +206,10 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
         self._check_choice()
         self._check_places()
         _seconds("maxTriggerDelay", self.max_trigger_delay)
+        if self.max_time_per_trigger_s == 0:
+            raise OptionError(
+                f"option maxTimePerTrigger={self.max_time_per_trigger}: expected more than 0"
+            )
         if self.filter_tags is not None and self.filter_sql is not None:
             raise OptionError("filter.tags and filter.sql: only one of the two is allowed")
 

@@ -32,14 +32,14 @@ from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.brokers import Away, BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
-from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, StreamReader
+from cometmq.spark.compat import ReadAllAvailable, ReadLimit, StreamReader
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
-from cometmq.spark.planning import limit as limited
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
+from cometmq.spark.sources.batch_limits import cut, read_limit
 from cometmq.spark.sources.edges import (
     AWAY,
     FROM,
@@ -120,9 +120,8 @@ class TopicStreamReader(StreamReader):
             self._target = _maxima(self._planning.bounds(keys, away={}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return what `maxOffsetsPerTrigger` says."""
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limit of a batch."""
+        return read_limit(self._options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the start as the user gave it; what that means is found out later."""
@@ -219,7 +218,7 @@ class TopicStreamReader(StreamReader):
         starts = {each.key: each.start for each in ranges}
         ends = starts
         if self._start.repeatable:
-            ends = {each.key: each.end for each in _cut(ranges, limit)}
+            ends = self._ends(ranges, limit, self._session, bounds, None)
         identity = self._identity(self._session)
         stored = identity.stored(ends, bounds)
         self._look_at_next(ends, {}, identity.following)
@@ -243,13 +242,13 @@ class TopicStreamReader(StreamReader):
         is_due = is_due or not given.keys() <= bounds.keys() | held.keys()
         if self._holds_back(ranges, is_due=is_due):
             return start
-        ends = {each.key: each.end for each in _cut(ranges, limit)}
+        silent: Away = {}
+        ends = self._ends(ranges, limit, session, bounds, silent)
         ends |= {key: known[key] for key in held}
         if ends == known and not is_due:
             return start
         self._log_dropped(given, known)
         same = {key: offset for key, offset in known.items() if key not in changes}
-        silent: Away = {}
         times = identity.stored_since(same, stored, ends, bounds, silent)
         for key in silent:  # its broker went away just now, the next batch will name it
             del ends[key]
@@ -415,6 +414,20 @@ class TopicStreamReader(StreamReader):
         self._last_batch_s = now_s
         return False
 
+    def _ends(
+        self,
+        ranges: Sequence[QueueRange],
+        limit: ReadLimit,
+        session: BrokerSession,
+        bounds: Limits,
+        away: Away | None,
+    ) -> Positions:
+        """Return where a batch ends; Spark passes no limit if the trigger is to read all."""
+        if not isinstance(limit, ReadAllAvailable):
+            group = self._options.reading_group or READ_GROUP
+            ranges = cut(ranges, self._options, session, group, bounds, away)
+        return {each.key: each.end for each in ranges}
+
     def _ends_at(self, ends: Positions, stored: Positions, bounds: Limits) -> dict[str, Any]:
         self._planned = ends, bounds
         return ({STORED: to_json(stored)} if stored else {}) | to_json(ends)
@@ -496,7 +509,3 @@ def _by_broker(keys: Iterable[QueueKey]) -> list[tuple[str, list[QueueKey]]]:
 
 def _maxima(bounds: Limits) -> Positions:
     return {key: limits.max for key, limits in bounds.items()}
-
-
-def _cut(ranges: list[QueueRange], limit: ReadLimit) -> list[QueueRange]:
-    return limited(ranges, limit.max_rows) if isinstance(limit, ReadMaxRows) else ranges

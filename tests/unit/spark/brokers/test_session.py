@@ -80,6 +80,10 @@ async def test_times_come_from_the_brokers_that_respond(cluster: Cluster) -> Non
 
     found = await cluster.call(session.store_times, {A: 4, B: 4}, away=away)
     assert (found, list(away)) == ({B: StoreTimes(1_000, 2_000)}, [A])
+    samples = await cluster.call(session.samples, {A: 4, B: 4}, messages=2, away=away)
+    ((key, sample),) = samples.items()
+    assert (key, sample.stored_ms, list(away)) == (B, 1_000, [A])
+    assert sample.size == len(cluster.brokers["b"].records[0][4])
     times = await cluster.call(session.at_time, {A: 1_500, B: 1_500}, away=away)
     assert (times, list(away)) == ({B: 5}, [A])
 

@@ -353,6 +353,23 @@ def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out(brokers: MemoryB
     assert query.reader().getDefaultReadLimit() == ReadMaxRows(10)
 
 
+@pytest.mark.parametrize("limit", [{"maxBytesPerTrigger": 500}, {"maxTimePerTrigger": "7ms"}])
+@pytest.mark.parametrize("now", [True, False])
+def test_batches_within_a_limit_have_all_messages(
+    brokers: MemoryBrokers, limit: dict[str, Any], now: bool
+) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 30)
+    brokers.send(second, 20)
+    query = Query(brokers, **limit)
+    run = query.start(available_now=now)
+    batches = [run.trigger() or [] for _ in range(3)]
+    found = [row for batch in batches for row in batch]
+
+    assert all(0 < len(batch) < 10 for batch in batches)
+    assert sorted(found + run.drain()) == sorted(rows(first, *range(30)) + rows(second, *range(20)))
+
+
 def test_a_trigger_that_takes_all_heeds_no_limit(brokers: MemoryBrokers) -> None:
     key = one_queue(brokers, 30)
 
@@ -1428,6 +1445,8 @@ LIMITS = st.fixed_dictionaries(
     {},
     optional={
         "maxOffsetsPerTrigger": st.integers(1, 9),
+        "maxBytesPerTrigger": st.integers(1, 2_000),
+        "maxTimePerTrigger": st.sampled_from(["1ms", "5ms"]),
         "minPartitions": st.integers(1, 5),
         "maxRecordsPerPartition": st.integers(1, 4),
     },
@@ -1448,7 +1467,7 @@ EVENTS = st.lists(
 class Story:
     """A query, its brokers, and what it has done."""
 
-    def __init__(self, start: str, limits: dict[str, int], spark: str, **options: str) -> None:
+    def __init__(self, start: str, limits: dict[str, Any], spark: str, **options: str) -> None:
         self.spark = spark
         self.brokers = MemoryBrokers()
         self.keys = self.brokers.create("t", queues=1)
@@ -1516,7 +1535,7 @@ LOSSES = st.lists(
 @pytest.mark.parametrize("spark", SPARKS)
 @given(limits=LIMITS, tells=st.booleans(), events=LOSSES)
 def test_every_message_that_is_left_is_read_once_whatever_is_lost(
-    spark: str, limits: dict[str, int], tells: bool, events: list[tuple[str, Any, Any]]
+    spark: str, limits: dict[str, Any], tells: bool, events: list[tuple[str, Any, Any]]
 ) -> None:
     """Each message has a store time of its own, by which the test knows it."""
     story = Story("earliest", limits, spark, failOnDataLoss="false")
@@ -1552,7 +1571,7 @@ def test_every_message_that_is_left_is_read_once_whatever_is_lost(
 @pytest.mark.parametrize("spark", SPARKS)
 @given(start=STARTS, limits=LIMITS, events=EVENTS)
 def test_every_message_is_in_one_batch(
-    spark: str, start: str, limits: dict[str, int], events: list[tuple[str, Any, Any]]
+    spark: str, start: str, limits: dict[str, Any], events: list[tuple[str, Any, Any]]
 ) -> None:
     story = Story(start, limits, spark)
 

@@ -94,47 +94,29 @@ class RecordDecoder:
         """
         records = self._records
         rows, position, ending = records.take(
-            data,
-            position,
-            stop,
-            topics,
-            first_offset,
-            end_offset,
-            log_base,
+            data, position, stop, topics, first_offset, end_offset, log_base
         )
         arrays = [self._array(column, rows, records.buffers) for column in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return Decoded(batch, position, ending, records.problem)
 
     def batches(
-        self,
-        data: Any,
-        position: int,
-        stop: int,
-        *,
-        topics: frozenset[bytes] | None = None,
-        first_offset: int = -1,
-        end_offset: int = -1,
-        log_base: int = -1,
+        self, data: Any, position: int, stop: int, **taken: Any
     ) -> Iterator[pa.RecordBatch]:
         """Yield the batches up to the end, those without rows left out.
 
         It also ends, without an error, at a blank, at zeros and at a record that is cut short.
+
+        Args:
+            data, position, stop: as `batch` has them.
+            taken: the arguments of `batch` that choose records.
 
         Raises:
             BadRecordError: what stands somewhere is no record; all rows before it were yielded.
         """
         ending = Ending.FULL
         while ending is Ending.FULL:
-            batch, position, ending, problem = self.batch(
-                data,
-                position,
-                stop,
-                topics=topics,
-                first_offset=first_offset,
-                end_offset=end_offset,
-                log_base=log_base,
-            )
+            batch, position, ending, problem = self.batch(data, position, stop, **taken)
             if batch.num_rows:
                 yield batch
             if ending is Ending.BAD:

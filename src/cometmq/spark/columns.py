@@ -97,15 +97,7 @@ class RecordColumns:
     ) -> tuple[int, int, Ending]:
         """Decode what fits into one batch; its columns are then in ``buffers``.
 
-        Args:
-            data: any buffer; a record may reach behind ``stop``, but not behind the data.
-            position: where the first record begins.
-            stop: records that begin here or later are not taken.
-            topics: only take these, as UTF-8.
-            first_offset: only take records with this queue offset or a higher one; below 0 for all.
-            end_offset: only take records with a lower queue offset; below 0 for all.
-            log_base: the log offset of the data's first byte, if every record is to be where it
-                says it is; below 0 otherwise.
+        The arguments are those of `cometmq.spark.batches.RecordDecoder.batch`.
 
         Returns:
             How many rows there are, where to go on, and why it ended: at BAD, ``problem`` says

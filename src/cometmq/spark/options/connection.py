@@ -27,7 +27,7 @@ _FORMS = "expected env:NAME or file:PATH, for options show up in plans"
 class ConnectionOptions:
     """Options of connections to servers. Each format that connects to servers has them."""
 
-    name_servers: str = option("", "rocketmq.namesrv.addr", aliases=("nameServer",), required=True)
+    name_servers: str = option("", "rocketmq.namesrv.addr", alias="nameServer", required=True)
     """Name servers: ``host:port;host:port``."""
 
     access_key: str = option("", "rocketmq.acl.accessKey")
@@ -105,13 +105,9 @@ def check_references(options: ConnectionOptions) -> None:
     Raises:
         OptionError: one is; the text does not repeat it.
     """
-    secrets = {
-        "rocketmq.acl.secretKey": options.secret_key,
-        "rocketmq.acl.securityToken": options.security_token,
-        "rocketmq.tls.keyPassword": options.tls_key_password,
-    }
-    for name, text in secrets.items():
-        check_secret(name, text)
+    check_secret("rocketmq.acl.secretKey", options.secret_key)
+    check_secret("rocketmq.acl.securityToken", options.security_token)
+    check_secret("rocketmq.tls.keyPassword", options.tls_key_password)
 
 
 def check_secret(name: str, text: str) -> None:
@@ -141,28 +137,18 @@ def looked_up(name: str, text: str, *, plain: bool = False) -> str:
     """
     if not text or (plain and not _is_reference(text)):
         return text
+    check_secret(name, text)
     kind, _, target = text.partition(":")
     if kind == "env":
-        return _from_environment(name, target)
-    if kind == "file":
-        return _from_file(name, target)
-    raise OptionError(f"option {name} is a secret: {_FORMS}")
-
-
-def _from_environment(name: str, variable: str) -> str:
-    found = os.environ.get(variable)
-    if not found:
-        raise OptionError(f"option {name}: environment variable {variable} is not set here")
-    return found
-
-
-def _from_file(name: str, path: str) -> str:
+        if not (found := os.environ.get(target)):
+            raise OptionError(f"option {name}: environment variable {target} is not set here")
+        return found
     try:
-        with Path(path).open(encoding="utf-8") as stream:
+        with Path(target).open(encoding="utf-8") as stream:
             found = stream.readline(SECRET_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise OptionError(f"option {name}: file {path} cannot be read: {reason}") from None
+        raise OptionError(f"option {name}: file {target} cannot be read: {reason}") from None
     if not found:
-        raise OptionError(f"option {name}: file {path} begins with an empty line")
+        raise OptionError(f"option {name}: file {target} begins with an empty line")
     return found

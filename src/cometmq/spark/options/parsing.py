@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import OptionError
-from cometmq.system.settings import Setting, describe
+from cometmq.system.settings import Setting, describe, setting
 
 T = TypeVar("T")
 
@@ -51,67 +51,40 @@ NO_SNAPSHOT = (
 )
 
 
-def option(
-    default: Any,
-    key: str,
-    *,
-    aliases: tuple[str, ...] = (),
-    required: bool = False,
-    unit: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] | None = None,
-) -> Any:
+def option(default: Any, key: str, *, alias: str = "", required: bool = False, **facts: Any) -> Any:
     """Declare a field of a dataclass of options.
 
     Args:
         default: the value when the option is not given; an immutable value.
         key: the option's name, as documents spell it.
-        aliases: other names that mean the same.
+        alias: another name that means the same.
         required: whether there is nothing to do without it.
-        unit: of the value, for help texts: ``ms``, ``bytes``, ``offsets``.
-        low, high: the inclusive range of a number.
-        choices: the allowed texts.
+        facts: the unit, the range or the choices, as `cometmq.system.settings.setting` has them.
     """
-    facts = {
-        "key": key,
-        "unit": unit,
-        "low": low,
-        "high": high,
-        "choices": choices,
-        "environment": None,
-        "remote": False,
-        "secret": False,
-        "aliases": aliases,
-        "required": required,
-    }
-    return dataclasses.field(default=default, metadata=facts)
+    made: dataclasses.Field[Any] = setting(default, key=key, **facts)
+    own = {"alias": alias, "required": required}
+    return dataclasses.field(default=default, metadata={**made.metadata, **own})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
-    """What is known of one option: its names, and how its text becomes a value."""
+class Option(NamedTuple):
+    """The description of one option: its names, and how its text becomes a value."""
 
     setting: Setting
-    aliases: tuple[str, ...]
+    names: tuple[str, ...]
+    """All names of the option, the documented one first."""
     required: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names of the option, the documented one first."""
-        return (self.setting.key, *self.aliases)
 
 
 def options_of(kind: type) -> tuple[Option, ...]:
-    """Return what is known of every option of a dataclass, in the order of declaration."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    """Return the description of every option of a dataclass, in the order of declaration."""
+    facts = {field.name: field.metadata for field in dataclasses.fields(kind)}
     return tuple(
         Option(
-            setting,
-            aliases=fields[setting.name].metadata["aliases"],
-            required=fields[setting.name].metadata["required"],
+            each,
+            tuple(filter(None, (each.key, facts[each.name]["alias"]))),
+            facts[each.name]["required"],
         )
-        for setting in describe(kind)
+        for each in describe(kind)
     )
 
 
@@ -134,54 +107,38 @@ def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
             range, a required option is missing, or options contradict each other.
     """
     known = options_of(kind)
-    values: dict[str, Any] = {}
+    by_name = {name.lower(): entry for entry in known for name in entry.names}
     removed = {name.lower(): f"{name} {why}" for name, why in getattr(kind, "REMOVED", {}).items()}
-    for entry, name, text in _matched(known, given, removed):
+    lower = {name.lower(): text for name, text in given.items()}
+    values: dict[str, Any] = {}
+    for full, text in lower.items():
+        name = full.removeprefix(OF_TABLE)
+        if name != full and name in lower:
+            continue
+        entry = by_name.get(name)
+        if entry is None:
+            if name not in removed and full in ADDED_BY_SPARK:
+                continue
+            raise OptionError(f"option {removed.get(name) or _unknown(name, known)}")
         if entry.setting.name in values:
             names = " and ".join(entry.names)
             raise OptionError(f"option {name} is given twice: {names} mean the same")
-        values[entry.setting.name] = _parsed(entry, text)
-    _check_required(known, values)
-    parsed = kind(**values)
-    check = getattr(parsed, "check", None)
-    if check is not None:
-        check()
-    return parsed
-
-
-def _matched(
-    known: tuple[Option, ...], given: Mapping[str, str], removed: Mapping[str, str]
-) -> Iterator[tuple[Option, str, str]]:
-    by_name = {name.lower(): entry for entry in known for name in entry.names}
-    lower = {name.lower(): text for name, text in given.items()}
-    for name, text in lower.items():
-        plain = name.removeprefix(OF_TABLE)
-        if plain != name and plain in lower:
-            continue
-        if plain in by_name:
-            yield by_name[plain], plain, text
-        elif plain in removed:
-            raise OptionError(f"option {removed[plain]}")
-        elif name not in ADDED_BY_SPARK:
-            raise OptionError(_unknown(plain, known))
+        try:
+            values[entry.setting.name] = entry.setting.parse(text)
+        except ConfigError as error:
+            raise OptionError(f"option {error}") from None
+    for entry in known:
+        if entry.required and not values.get(entry.setting.name):
+            advice = "" if values else NO_OPTIONS
+            raise OptionError(f"option {' or '.join(entry.names)} is required{advice}")
+    parsed: Any = kind(**values)
+    if hasattr(parsed, "check"):
+        parsed.check()
+    return cast(T, parsed)
 
 
 def _unknown(name: str, known: tuple[Option, ...]) -> str:
     spelt = {each.lower(): each for entry in known for each in entry.names}
     near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.5)
     advice = f"did you mean {spelt[near[0]]}?" if near else f"known: {', '.join(spelt.values())}"
-    return f"option {name} is unknown; {advice}"
-
-
-def _parsed(entry: Option, text: str) -> Any:
-    try:
-        return entry.setting.parse(text)
-    except ConfigError as error:
-        raise OptionError(f"option {error}") from None
-
-
-def _check_required(known: tuple[Option, ...], values: Mapping[str, Any]) -> None:
-    for entry in known:
-        if entry.required and not values.get(entry.setting.name):
-            advice = "" if values else NO_OPTIONS
-            raise OptionError(f"option {' or '.join(entry.names)} is required{advice}")
+    return f"{name} is unknown; {advice}"

@@ -20,7 +20,7 @@ NEEDED = {"nameServer": "n:1", "subscribe": "t"}
 class SomeOptions:
     """Options of a test."""
 
-    place: str = option("", "place.address", aliases=("place",), required=True)
+    place: str = option("", "place.address", alias="place", required=True)
     """Where."""
 
     size: int | None = option(None, "sizeMax", unit="bytes", low=1, high=9)

@@ -13,24 +13,19 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import pyarrow as pa
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.archive.data_files import (
-    COLUMNS,
-    NEW_FILE,
-    NO_STATISTICS,
-    Create,
-    DataFile,
-)
+from cometmq.spark.archive.data_files import COLUMNS, NEW_FILE, NO_STATISTICS, Create, DataFile
 from cometmq.spark.errors import ConflictError, OptionError, PlaceError
 from cometmq.spark.logs.files import filesystem_of, is_remote
 from cometmq.spark.schema import arrow_schema
@@ -93,7 +88,7 @@ class Chosen(NamedTuple):
 ALL = Chosen()
 
 
-class ArchiveTable(Protocol):
+class ArchiveTable(ABC):
     """A table of messages."""
 
     place: str
@@ -101,9 +96,11 @@ class ArchiveTable(Protocol):
     create: Create
     """Opens a new file; it can be pickled."""
 
+    @abstractmethod
     def committed(self, application: str) -> int | None:
         """Return how far an application has come; None if it has never committed."""
 
+    @abstractmethod
     def commit(
         self, files: Sequence[DataFile], application: str, value: int, expected: int | None
     ) -> None:
@@ -119,11 +116,29 @@ class ArchiveTable(Protocol):
             ConflictError: another run has committed since, so nothing was added.
         """
 
+    @abstractmethod
     def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
         """Return the files that can have rows of some messages."""
 
+    @abstractmethod
     def open(self, file: StoredFile) -> Any:
         """Open one of its files for reading by pyarrow."""
+
+    def check(self, application: str, expected: int | None) -> None:
+        """Raise ConflictError if another run has committed."""
+        if (met := self.committed(application)) != expected:
+            raise ConflictError(
+                f"{self.place}: another run has committed: met {application} at {met}, expected"
+                f" {expected}; this run added nothing since; start it again when the other one has"
+                " ended"
+            )
+
+    def conflict(self, problem: Exception) -> ConflictError:
+        """Return the error of a commit that other programs' commits have prevented."""
+        return ConflictError(
+            f"{self.place}: other programs committed at the same time ({problem}); this run added"
+            " nothing since; start it again"
+        )
 
 
 def open_table(
@@ -151,14 +166,8 @@ def open_table(
         ) from problem
 
 
-class DeltaTable:
-    """A Delta table.
-
-    Args:
-        place: its folder, a path or an address.
-        create: whether to create it.
-        version: an older version to read.
-    """
+class DeltaTable(ArchiveTable):
+    """A Delta table in a folder; the arguments are those of `open_table`."""
 
     def __init__(self, place: str, *, create: bool, version: int | None = None) -> None:
         import deltalake
@@ -189,7 +198,7 @@ class DeltaTable:
         self, files: Sequence[DataFile], application: str, value: int, expected: int | None
     ) -> None:
         """Add files and store the value; deltalake repeats it behind the table's maintenance."""
-        _check_expected(self.place, application, self.committed(application), expected)
+        self.check(application, expected)
         transaction = self._delta.Transaction(application, value)
         partitions = self._table.metadata().partition_columns
         try:
@@ -201,14 +210,17 @@ class DeltaTable:
                 commit_properties=self._delta.CommitProperties(app_transactions=[transaction]),
             )
         except self._delta.exceptions.CommitFailedError as problem:
-            _check_expected(self.place, application, self.committed(application), expected)
-            raise _conflict(self.place, problem) from problem
+            self.check(application, expected)
+            raise self.conflict(problem) from problem
         if not is_remote(self._filesystem):  # deltalake leaves that to the operating system
             _sync(max(Path(self._root, "_delta_log").glob("*.json")))
 
     def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
         """Return the files of this version."""
-        deleted = self._files_with_deletes()
+        deleted = set()
+        if "deletionVectors" in (self._table.protocol().reader_features or ()):
+            uris = pa.table(self._table.deletion_vectors())["filepath"].to_pylist()
+            deleted = {uri.rpartition("/")[2] for uri in uris}
         found = []
         for row in pa.table(self._table.get_add_actions(flatten=True)).to_pylist():
             if not _can_have(row, chosen):
@@ -232,12 +244,6 @@ class DeltaTable:
         name = file.uri.removeprefix(self.place)
         return self._filesystem.open_input_file(f"{self._root}{name}")
 
-    def _files_with_deletes(self) -> set[str]:
-        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
-            return set()
-        uris = pa.table(self._table.deletion_vectors())["filepath"].to_pylist()
-        return {uri.rpartition("/")[2] for uri in uris}
-
     def _opened(self, version: int | None = None) -> Any:
         return self._delta.DeltaTable(self.place, version, self._options)
 
@@ -260,14 +266,8 @@ class DeltaTable:
             return self._opened()  # another run has created it
 
 
-class IcebergTable:
-    """An Iceberg table of a catalog.
-
-    Args:
-        settings: the catalog and the table's identifier.
-        create: whether to create the table.
-        snapshot: an older snapshot to read.
-    """
+class IcebergTable(ArchiveTable):
+    """An Iceberg table of a catalog; the arguments are those of `open_table`."""
 
     def __init__(
         self, settings: TableSettings, *, create: bool, snapshot: int | None = None
@@ -296,7 +296,7 @@ class IcebergTable:
 
         paths = [f"{self._table.location()}/{file.name}" for file in files]
         for _ in range(COMMITS_MAX):
-            _check_expected(self.place, application, self.committed(application), expected)
+            self.check(application, expected)
             try:
                 with self._without_retries().transaction() as transaction:
                     if paths:
@@ -308,7 +308,7 @@ class IcebergTable:
                 return
             except CommitFailedException as problem:
                 failed = problem
-        raise _conflict(self.place, failed) from failed
+        raise self.conflict(failed) from failed
 
     def files(self, chosen: Chosen = ALL) -> list[StoredFile]:
         """Return the files of the snapshot."""
@@ -337,6 +337,7 @@ class IcebergTable:
 
     def _loaded(self, create: bool) -> Any:
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+        from pyiceberg.transforms import DayTransform
 
         try:
             return self._catalog.load_table(self._identifier)
@@ -344,23 +345,18 @@ class IcebergTable:
             if not create:
                 raise PlaceError(f"{self.place}: met no table, expected an archive") from None
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        try:
-            return self._created()
-        except TableAlreadyExistsError:  # another run has created it
-            return self._catalog.load_table(self._identifier)
-
-    def _created(self) -> Any:
-        from pyiceberg.transforms import DayTransform
-
         unseen = {f"write.metadata.metrics.column.{name}": "none" for name in NO_STATISTICS}
-        with (
-            self._catalog.create_table_transaction(
-                self._identifier, arrow_schema(COLUMNS), properties=unseen
-            ) as transaction,
-            transaction.update_spec() as spec,
-        ):
-            spec.add_identity("topic")
-            spec.add_field("store_timestamp", DayTransform(), "day")
+        try:
+            with (
+                self._catalog.create_table_transaction(
+                    self._identifier, arrow_schema(COLUMNS), properties=unseen
+                ) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                spec.add_identity("topic")
+                spec.add_field("store_timestamp", DayTransform(), "day")
+        except TableAlreadyExistsError:  # another run has created it
+            pass
         return self._catalog.load_table(self._identifier)
 
     def _without_retries(self) -> Any:
@@ -372,6 +368,13 @@ class IcebergTable:
         once = {**metadata.properties, "commit.retry.num-retries": "0"}
         self._table.metadata = metadata.model_copy(update={"properties": once})
         return self._table
+
+
+def _add_action(file: DataFile, partitions: Sequence[str]) -> Any:
+    from deltalake.transaction import AddAction
+
+    values = {name: {"topic": file.topic, "date": file.date}[name] for name in partitions}
+    return AddAction(file.name, file.bytes, values, file.newest_ms, True, file.statistics)
 
 
 def _can_have(row: dict[str, Any], chosen: Chosen) -> bool:
@@ -386,29 +389,6 @@ def _can_have(row: dict[str, Any], chosen: Chosen) -> bool:
         or (until_ms is not None and first is not None and _ms(first) >= until_ms)
         or (broker and low is not None and high is not None and not low <= broker <= high)
     )
-
-
-def _check_expected(place: str, application: str, met: int | None, expected: int | None) -> None:
-    if met != expected:
-        raise ConflictError(
-            f"{place}: another run has committed: met {application} at {met}, expected"
-            f" {expected}; this run added nothing since; start it again when the other one has"
-            " ended"
-        )
-
-
-def _conflict(place: str, problem: Exception) -> ConflictError:
-    return ConflictError(
-        f"{place}: other programs committed at the same time ({problem}); this run added nothing"
-        " since; start it again"
-    )
-
-
-def _add_action(file: DataFile, partitions: Sequence[str]) -> Any:
-    from deltalake.transaction import AddAction
-
-    values = {name: {"topic": file.topic, "date": file.date}[name] for name in partitions}
-    return AddAction(file.name, file.bytes, values, file.newest_ms, True, file.statistics)
 
 
 def _folder(place: str) -> tuple[str, Any, str]:
@@ -470,11 +450,7 @@ def _sync(path: Path) -> None:
 
 
 def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
-    """Return the name and the properties for pyiceberg's `load_catalog`.
-
-    Raises:
-        ConfigError: neither a catalog nor a folder is named.
-    """
+    """Return the name and the properties for pyiceberg's `load_catalog`."""
     given = dict(pair.partition("=")[::2] for pair in settings.catalog_options)
     if settings.catalog and "://" not in settings.catalog:
         return settings.catalog, given
@@ -490,10 +466,10 @@ def _catalog_of(settings: TableSettings) -> tuple[str, dict[str, str]]:
             f"an Iceberg table at {folder or 'no folder'} needs catalog, the name or address of"
             " its catalog, or catalog_options, the catalog's properties"
         )
-    folder = str(Path(folder).expanduser().absolute())
-    Path(folder, "_iceberg").mkdir(parents=True, exist_ok=True)
-    address = f"sqlite:///{folder}/_iceberg/catalog.db"
-    return "cometmq", {"uri": address, "warehouse": f"{folder}/_iceberg"}
+    warehouse_folder = Path(folder).expanduser().absolute() / "_iceberg"
+    warehouse_folder.mkdir(parents=True, exist_ok=True)
+    address = f"sqlite:///{warehouse_folder}/catalog.db"
+    return "cometmq", {"uri": address, "warehouse": str(warehouse_folder)}
 
 
 def _row_filter(chosen: Chosen) -> Any:
@@ -502,7 +478,7 @@ def _row_filter(chosen: Chosen) -> Any:
 
     e: Any = expressions
     topics, since_ms, until_ms, broker = chosen
-    found: Any = e.In("topic", topics) if topics else e.AlwaysTrue()
+    found = e.In("topic", topics) if topics else e.AlwaysTrue()
     if broker:
         found = e.And(found, e.EqualTo("broker_name", broker))
     if since_ms is not None:

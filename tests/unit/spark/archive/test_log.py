@@ -248,7 +248,7 @@ def test_a_commit_meets_maintenance_and_is_repeated(
     fill(store, clock, 100)
     archive_log(None, both)
     fill(store, clock, 100, start=100)
-    check, done = tables._check_expected, [False]
+    check, done = tables.ArchiveTable.check, [False]
 
     def maintained(*args: Any) -> None:
         check(*args)
@@ -256,7 +256,7 @@ def test_a_commit_meets_maintenance_and_is_repeated(
             done[0] = True
             maintain_files_only(both)
 
-    monkeypatch.setattr(tables, "_check_expected", maintained)
+    monkeypatch.setattr(tables.ArchiveTable, "check", maintained)
     assert archive_log(None, both).rows == 100
     assert done == [True]
     assert bodies_of(both) == bodies(200)
@@ -315,7 +315,7 @@ def test_a_commit_within_another_runs_commit_adds_nothing(
     fill(store, clock, 100)
     archive_log(None, replace(both, topics=("none",)))
     fill(store, clock, 100, start=100)
-    check, done = tables._check_expected, [False]
+    check, done = tables.ArchiveTable.check, [False]
 
     def overtaken(*args: Any) -> None:
         check(*args)
@@ -323,7 +323,7 @@ def test_a_commit_within_another_runs_commit_adds_nothing(
             done[0] = True
             archive_log(None, replace(both, range_bytes=7000))
 
-    monkeypatch.setattr(tables, "_check_expected", overtaken)
+    monkeypatch.setattr(tables.ArchiveTable, "check", overtaken)
     with pytest.raises(ConflictError, match="another run has committed"):
         archive_log(None, both)
     assert bodies_of(both) == sorted(b"body %d" % number for number in range(100, 200))

@@ -83,7 +83,7 @@ def test_of_two_commits_at_the_same_time_one_is_made(
     """The bucket creates an object only if there is none: the commit file of a version."""
     one = tables.open_table(settings, create=True)
     two = tables.open_table(settings, create=True)
-    check, done = tables._check_expected, [False]
+    check, done = tables.ArchiveTable.check, [False]
 
     def overtaken(*args: object) -> None:
         check(*args)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_of_two_commits_at_the_same_time_one_is_made(
             done[0] = True
             one.commit([], "a", 10, None)
 
-    monkeypatch.setattr(tables, "_check_expected", overtaken)
+    monkeypatch.setattr(tables.ArchiveTable, "check", overtaken)
     with pytest.raises(ConflictError, match="met a at 10, expected None"):
         two.commit([], "a", 5, None)
     assert one.committed("a") == two.committed("a") == 10

@@ -23,8 +23,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cometmq.spark.errors import SourceError
 
-TopicOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
-"""Topic, broker, queue → the queue's next offset."""
 LogOffsets: TypeAlias = dict[str, int]
 """Broker → the next byte of its log."""
 
@@ -70,36 +68,15 @@ class Bounds:
 
 
 Positions: TypeAlias = dict[QueueKey, int]
-"""The same as `TopicOffsets`, flat."""
-
-
-def nested(positions: Mapping[QueueKey, int]) -> TopicOffsets:
-    """Return positions by topic, broker and queue, sorted."""
-    found: TopicOffsets = {}
-    for (topic, broker, queue_id), offset in sorted(positions.items()):
-        found.setdefault(topic, {}).setdefault(broker, {})[queue_id] = offset
-    return found
-
-
-def flat(offsets: TopicOffsets) -> Positions:
-    """Return nested offsets by queue."""
-    return {
-        QueueKey(topic, broker, queue_id): offset
-        for topic, brokers in offsets.items()
-        for broker, queues in brokers.items()
-        for queue_id, offset in queues.items()
-    }
+"""The next offset of each queue."""
 
 
 def to_json(positions: Mapping[QueueKey, int]) -> dict[str, Any]:
     """Return the document of these positions; equal positions give equal texts."""
-    return {
-        topic: {
-            broker: {str(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for broker, queues in brokers.items()
-        }
-        for topic, brokers in nested(positions).items()
-    }
+    found: dict[str, Any] = {}
+    for (topic, broker, queue_id), offset in sorted(positions.items()):
+        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = int(offset)
+    return found
 
 
 def from_json(document: Any, what: str = "an offset document") -> Positions:

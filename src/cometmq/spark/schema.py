@@ -65,9 +65,6 @@ RECORD_VALID = Column(
     "record_valid", pa.bool_(), True, "BOOLEAN", "whether lengths and checksum are valid"
 )
 
-LOG_ONLY: tuple[Column, ...] = (*HOSTS, RECORD_VALID)
-"""What only the log format has."""
-
 
 def topic_columns(*, properties: bool) -> tuple[Column, ...]:
     """Return the columns of messages that come from brokers."""

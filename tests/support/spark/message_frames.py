@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-COLUMNS = (*schema.CORE, schema.PROPERTIES, *schema.LOG_ONLY)
+COLUMNS = (*schema.CORE, schema.PROPERTIES, *schema.HOSTS, schema.RECORD_VALID)
 
 
 def message(number: int = 0, body: bytes = b"body", **more: Any) -> dict[str, Any]:

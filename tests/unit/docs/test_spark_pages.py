@@ -9,7 +9,7 @@ import pytest
 from cometmq.spark.archive.command import PIPELINES, option_name
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options import options_of
-from cometmq.spark.schema import CORE, LOG_ONLY, PROPERTIES
+from cometmq.spark.schema import CORE, HOSTS, PROPERTIES, RECORD_VALID
 from cometmq.spark.sink.rows import COLUMNS
 from cometmq.spark.sources import FORMATS
 from cometmq.system.settings import describe
@@ -45,7 +45,10 @@ def test_every_format_has_a_section() -> None:
 
 
 def test_every_column_is_told_with_its_type() -> None:
-    for name, columns in (("rocketmq", (*CORE, PROPERTIES)), ("rocketmq-log", LOG_ONLY)):
+    for name, columns in (
+        ("rocketmq", (*CORE, PROPERTIES)),
+        ("rocketmq-log", (*HOSTS, RECORD_VALID)),
+    ):
         section = section_of("spark-formats.md", name).partition("\n###")[0]
         told = rows(section.partition("\nColumns that are written")[0])
         for column in columns:

@@ -13,11 +13,9 @@ from cometmq.spark.errors import SourceError
 from cometmq.spark.offsets import (
     QueueKey,
     QueueRange,
-    flat,
     from_json,
     log_from_json,
     log_to_json,
-    nested,
     to_json,
 )
 
@@ -39,7 +37,6 @@ def test_equal_places_are_equal_texts_whatever_their_order(positions: Any, rando
 
     assert json.dumps(to_json(dict(shuffled))) == text
     assert from_json(json.loads(text)) == positions
-    assert flat(nested(positions)) == positions
 
 
 def test_queues_are_in_the_order_of_their_numbers() -> None:

@@ -8,8 +8,9 @@ import pytest
 from cometmq.spark.errors import OptionError
 from cometmq.spark.schema import (
     CORE,
-    LOG_ONLY,
+    HOSTS,
     PROPERTIES,
+    RECORD_VALID,
     arrow_schema,
     chosen,
     ddl,
@@ -27,7 +28,7 @@ def test_columns_are_there_as_options_ask() -> None:
     assert topic_columns(properties=False) == CORE
     assert topic_columns(properties=True) == (*CORE, PROPERTIES)
     assert names(log_columns(properties=False, validate=False))[18:] == ["born_host", "store_host"]
-    assert log_columns(properties=True, validate=True) == (*CORE, PROPERTIES, *LOG_ONLY)
+    assert log_columns(properties=True, validate=True) == (*CORE, PROPERTIES, *HOSTS, RECORD_VALID)
 
 
 def test_the_ddl_marks_what_is_never_null() -> None:

@@ -48,15 +48,7 @@ class LogBound:
         return {START: "earliest" if self.default == EARLIEST else "latest"}
 
     def resolve(self, logs: Logs, ends: LogOffsets) -> LogOffsets | None:
-        """Return the offset in every log; None where no log is as young as the time yet.
-
-        Args:
-            logs: the logs.
-            ends: how far each may be read.
-
-        Raises:
-            OptionError: a broker is named that has no log here.
-        """
+        """Return the offset in every log; None where no log is as young as the time yet."""
         if self.time_ms is None:
             return logs.resolve(dict(self.named), self.default, ends)
         found = {name: logs.ask(name, at_time, self.time_ms, end) for name, end in ends.items()}
@@ -66,24 +58,12 @@ class LogBound:
 
 
 def start_of(options: LogOptions, default: int) -> LogBound:
-    """Read the options about where to begin.
-
-    Args:
-        options: of the query.
-        default: EARLIEST for a batch, LATEST for a stream.
-
-    Raises:
-        OptionError: they have another shape.
-    """
+    """Read the options about where to begin; the default is another one for batches and streams."""
     return _bound(options.starting_timestamp, options.starting_offsets, "startingOffsets", default)
 
 
 def end_of(options: LogOptions) -> LogBound:
-    """Read the options about where a batch ends.
-
-    Raises:
-        OptionError: they have another shape.
-    """
+    """Read the options about where a batch ends."""
     return _bound(options.ending_timestamp, options.ending_offsets, "endingOffsets", LATEST)
 
 

@@ -100,11 +100,7 @@ def plan_parts(
 
 
 def _held(log: Log, start: int | None, end: int, losses: Losses) -> list[ByteRange]:
-    """Return what files hold of the bytes between two offsets, by file.
-
-    Raises:
-        DataLossError: it is not all of them, and that is an error.
-    """
+    """Return what files hold of the bytes between two offsets, by file."""
     if start is None:
         start = log.min_offset
     if start > end:

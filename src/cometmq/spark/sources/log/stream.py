@@ -72,12 +72,7 @@ class LogStreamReader(LogReader, StreamReader):
         return self._start.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends, which is ``start`` if there is nothing for it.
-
-        Raises:
-            DataLossError: bytes behind ``start`` are not there any more, and that is an error.
-            PlaceError: what is at a path is no log any more.
-        """
+        """Return where the next batch ends, which is ``start`` if there is nothing for it."""
         logs = self._looked()
         ends = self._newest = logs.ends()
         if self._target is not None:
@@ -110,12 +105,7 @@ class LogStreamReader(LogReader, StreamReader):
         return None if self._newest is None else log_to_json(self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of a batch, the largest first.
-
-        Raises:
-            DataLossError: bytes of the batch are not there any more, and that is an error.
-            PlaceError: what is at a path is no log any more.
-        """
+        """Return the parts of a batch, the largest first."""
         ends = _known(end)
         logs = self._logs or self._looked()
         check_known(ends, logs)
@@ -151,11 +141,7 @@ class LogStreamReader(LogReader, StreamReader):
     def _remaining(
         self, logs: Logs, begins: LogOffsets, ends: LogOffsets, stored: dict[str, int]
     ) -> LogOffsets:
-        """Return where a batch ends now that an earlier run of the query planned.
-
-        Raises:
-            DataLossError: records of the batch are not there any more, and that is an error.
-        """
+        """Return where a batch ends now that an earlier run of the query planned."""
         now = logs.ends()
         known = {name: end for name, end in ends.items() if name in stored}
         left = dict(ends)

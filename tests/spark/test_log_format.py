@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 from servers import Cluster
 
-from cometmq.spark.sources.edges import without_start
+from cometmq.spark.offsets import without_start
 from support.checks.waiting import wait_until
 from support.spark.log_files import FilledStore, log_reader, rows_at
 from support.spark.object_storage import KEYS, object_storage

@@ -24,8 +24,7 @@ from cometmq.client.blocking import AdminClient
 from cometmq.spark.compat import passes_limits
 from cometmq.spark.errors import SourceError
 from cometmq.spark.monitoring import StreamMetrics
-from cometmq.spark.offsets import QueueKey
-from cometmq.spark.sources.edges import without_start
+from cometmq.spark.offsets import QueueKey, without_start
 from cometmq.spark.sources.lag import Lag, LagListener, lag_of_progress
 from support.checks.waiting import wait_until
 from support.spark.spark_topics import ENDS_S, Stream, fill, rows

@@ -36,10 +36,11 @@ class RecordDecoder:
     Args:
         columns: the columns of the batches, in their order.
         broker_name: what stands in ``broker_name``; None for null.
-        decompress: give bodies as their senders had them.
-        crc: check the checksum of every body.
-        permissive: keep damaged rows, marked by ``record_valid``, where the damage leaves one.
-        max_rows: rows of a batch at most.
+        decompress: give bodies as their senders had them, and clear that bit of ``sys_flag``.
+        crc: check the checksum of every body that is taken.
+        permissive: take records with a wrong checksum or a body that cannot be decompressed, with
+            ``record_valid`` false, instead of ending there.
+        max_rows: rows of a batch at most; at least 1.
         max_bytes: bytes of a batch's columns at most; a single row may have more.
 
     Example: ``RecordDecoder(CORE, broker_name="broker-a").batches(answer, 0, len(answer))``

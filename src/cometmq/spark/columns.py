@@ -52,12 +52,8 @@ class RecordColumns:
 
     Args:
         wanted: names of columns, as `cometmq.spark.schema` has them; others are passed over.
-        decompress: give bodies as their senders had them, and clear that bit of ``sys_flag``.
-        crc: also check the checksum of every body that is taken.
-        permissive: take records with a wrong checksum or a body that cannot be decompressed, with
-            ``record_valid`` false, instead of ending there.
-        max_rows: rows to take at most; at least 1.
-        max_bytes: bytes of the columns at most; one row is taken even if it has more.
+        decompress, crc, permissive, max_rows, max_bytes: as `cometmq.spark.batches.RecordDecoder`
+            has them.
     """
 
     def __init__(

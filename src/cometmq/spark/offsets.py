@@ -3,10 +3,18 @@
     topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
     logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
                {"$stored": {"broker-a": 1735…}, …}            with the store time of the last record
-    start      {"$start": "latest"}                           not a place yet: where to begin
-    end        {"$from": {…}, "$stored": {…}, "orders": {…}}  also where queues begin that the start
-                                                              of the batch does not name so, and
-                                                              the store time of the last message
+    start      {"$start": "latest"}                           no offset yet: where to begin
+    end        {"$from": {…}, "$stored": {…}, "orders": {…}}  also where the batch begins, and the
+                                                              store time of the last message
+
+Spark does not keep a stream's start: when the first batch fails, it asks for the start again. So
+the end of the first batch carries the offsets that the start stood for, under another key than a
+start: both may be without offsets, where a pattern matches no topic yet. The end of any other batch
+names queues there that the batch does not read from their offset in the start: new queues, queues
+that were created again, and queues whose messages have expired or were lost. By the store times,
+`cometmq.spark.sources.queue_identity` recognizes queues and logs later; checkpoints of older
+versions have none. While the broker of a queue does not respond, the end also has the time since
+when that is so, under ``$away``; the queue keeps its offset then.
 
 A next offset is the first one not read, as in Kafka. Spark compares documents as texts, and keeps
 them for years: keys are sorted, queues are texts in the order of their numbers, and all numbers
@@ -25,6 +33,19 @@ from cometmq.spark.errors import SourceError
 
 LogOffsets: TypeAlias = dict[str, int]
 """Broker → the next byte of its log."""
+
+START = "$start"
+"""Alone in a document: a start that is not resolved yet."""
+FROM = "$from"
+"""In the end of a batch: the offsets that queues begin at, if the batch's start has others."""
+STORED = "$stored"
+"""In the end of a batch: the store times in ms of the last messages before the offsets."""
+AWAY = "$away"
+"""In the end of a batch: since when, in ms since 1970, the brokers of queues do not respond."""
+LOST = "$lost"
+"""In the newest offset of a progress: how many messages were lost since the query started."""
+NEXT = "$next"
+"""In the newest offset of a progress: the store times in ms of the next messages to read."""
 
 
 class QueueKey(NamedTuple):
@@ -127,6 +148,48 @@ def log_times_from_json(document: Any, what: str) -> dict[str, int]:
     return {
         broker: _whole(time_ms, f"{what}, {broker}") for broker, time_ms in _members(document, what)
     }
+
+
+def is_start(document: Any) -> bool:
+    """Whether a document stands for a start, and not yet for offsets."""
+    return isinstance(document, dict) and set(document) == {START}
+
+
+def first_end(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of the first batch's end, which says where the batch begins, too."""
+    return {FROM: dict(starts), **ends}
+
+
+def without_start(document: Any) -> Any:
+    """Return the offsets of a document, without its other members: no topic begins with $."""
+    if not isinstance(document, dict):
+        return document
+    return {name: value for name, value in document.items() if not name.startswith("$")}
+
+
+def start_in(end: Mapping[str, Any]) -> Any:
+    """Return the offsets that a stream's first batch begins at, from the document of its end.
+
+    Raises:
+        SourceError: the document does not say.
+    """
+    if FROM not in end:
+        raise SourceError(
+            f"met no start of the first batch in the checkpoint, expected {FROM} in {end}: the"
+            " option may have changed since the batch was planned; use a new checkpointLocation"
+        )
+    return end[FROM]
+
+
+def positions_in(document: Mapping[str, Any], name: str) -> Positions:
+    """Return the numbers by queue that a document has under a name such as `STORED`.
+
+    There are none if an older version wrote the document.
+
+    Raises:
+        SourceError: they have another shape.
+    """
+    return from_json(document.get(name, {}), f"{name} of an offset of this stream")
 
 
 def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:

@@ -244,9 +244,6 @@ def _checked_end(log: Log, table: ArchiveTable, begun: int, end: int) -> int:
     A store that was created again under the same broker name begins at byte 0 and holds other
     records, which would count as archived. So the log must reach as far as the archive, and hold
     the newest archived row that it still can.
-
-    Raises:
-        PlaceError: it is another log.
     """
     if end < begun:  # queues do not lead to half messages, which a closed log was archived with
         end = max(end, Follower().of_closed(log))

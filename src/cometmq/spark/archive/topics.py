@@ -31,11 +31,10 @@ from cometmq.spark.brokers import connect
 from cometmq.spark.compat import passes_limits, runs_of_available_now
 from cometmq.spark.errors import DataLossError, PlaceError
 from cometmq.spark.logs.files import filesystem_of
-from cometmq.spark.offsets import Positions, QueueKey, QueueRange, from_json, to_json
+from cometmq.spark.offsets import Positions, QueueKey, QueueRange, from_json, to_json, without_start
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import arrow_schema
-from cometmq.spark.sources.edges import without_start
 from cometmq.spark.sources.ranges import Connect, RangeReader
 from cometmq.system.settings import setting
 
@@ -124,9 +123,8 @@ class Checkpoint:
     def positions(self, table: ArchiveTable, settings: ArchiveTopicsSettings) -> Positions:
         """Return the offsets up to which the table has the messages; none before the first batch.
 
-        Raises:
-            ConfigError: checkpoint and table do not belong together, so that the query would skip
-                messages or archive them twice.
+        Checkpoint and table must belong together, or the query would skip messages or archive them
+        twice.
         """
         query = self.query()
         batch = None if query is None else table.committed(application_of(query))
@@ -180,11 +178,6 @@ def check_queues(
 
     A checkpoint names a queue by topic, broker and number, and another cluster may have a queue of
     that name. So a queue must hold the newest archived message, if it has not expired.
-
-    Raises:
-        ConfigError: none of the archived queues exists, or one ends before its newest archived
-            message or holds another message at its offset.
-        UnreachableError: servers did not answer.
     """
     options = parse_options(TopicReadOptions, _options(settings))
     session = connect(options)
@@ -296,11 +289,7 @@ def _stream(
 def archive_batch(
     settings: ArchiveTopicsSettings, query: str, rows: Any, batch: int
 ) -> list[DataFile]:
-    """Write the files of a micro-batch and commit them; do nothing if the table has the batch.
-
-    Raises:
-        ConflictError: another run has committed batches of the query since.
-    """
+    """Write the files of a micro-batch and commit them; do nothing if the table has the batch."""
     table = open_table(settings, create=True)
     known = table.committed(application_of(query))
     if known is not None and known >= batch:

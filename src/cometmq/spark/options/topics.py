@@ -1,7 +1,7 @@
 """The options of the format ``rocketmq`` when it reads.
 
 Which topics, from where to where, how much at once, and what to do when messages are not there any
-more. Offsets and times are JSON documents; `cometmq.spark.sources.edges` reads them.
+more. Offsets and times are JSON documents; `cometmq.spark.sources.bounds` reads them.
 
 Names and meanings are those of Spark's Kafka source where it has the same option.
 """

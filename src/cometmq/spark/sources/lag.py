@@ -2,7 +2,7 @@
 
 Spark's progress of a query has the offsets of every source as documents; sources in Python have no
 metrics of their own. So the newest offset has members beside the offsets of queues, and the end of
-a batch names the queues whose broker is away (see `cometmq.spark.sources.edges`):
+a batch names the queues whose broker is away (see `cometmq.spark.offsets`):
 
     "$away"    since when the brokers of queues do not respond (in the end of the batch)
     "$lost"    messages that were lost since the query started
@@ -34,8 +34,16 @@ from pyspark.sql.streaming.listener import (
 
 from cometmq.spark.compat import passes_limits
 from cometmq.spark.errors import SourceError
-from cometmq.spark.offsets import QueueKey, from_json, log_from_json
-from cometmq.spark.sources.edges import AWAY, LOST, NEXT, positions_in, without_start
+from cometmq.spark.offsets import (
+    AWAY,
+    LOST,
+    NEXT,
+    QueueKey,
+    from_json,
+    log_from_json,
+    positions_in,
+    without_start,
+)
 
 
 @dataclass(frozen=True)

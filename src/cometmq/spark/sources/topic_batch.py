@@ -16,7 +16,7 @@ from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
-from cometmq.spark.sources.edges import EARLIEST, end_of, start_of
+from cometmq.spark.sources.bounds import EARLIEST, end_of, start_of
 from cometmq.spark.sources.losses import Losses
 from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection

@@ -1,6 +1,6 @@
 """Streams of topics: the range of each micro-batch, and how a stream resumes after a failure.
 
-    first batch     $start  → $from and offsets     the end says where the batch begins (see edges)
+    first batch     $start  → $from and offsets     the end says where the batch begins
     any other       offsets → offsets               never less than before, but for a queue that was
                                                     created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
@@ -34,27 +34,30 @@ from cometmq.spark.brokers import Away, BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.compat import ReadAllAvailable, ReadLimit, StreamReader
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError
-from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
+from cometmq.spark.offsets import (
+    AWAY,
+    FROM,
+    LOST,
+    NEXT,
+    STORED,
+    Bounds,
+    Positions,
+    QueueKey,
+    QueueRange,
+    first_end,
+    from_json,
+    is_start,
+    positions_in,
+    start_in,
+    to_json,
+    without_start,
+)
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.batch_limits import cut, read_limit
-from cometmq.spark.sources.edges import (
-    AWAY,
-    FROM,
-    LATEST,
-    LOST,
-    NEXT,
-    STORED,
-    first_end,
-    is_start,
-    of_masters,
-    positions_in,
-    start_in,
-    start_of,
-    without_start,
-)
+from cometmq.spark.sources.bounds import LATEST, of_masters, start_of
 from cometmq.spark.sources.losses import Losses
 from cometmq.spark.sources.queue_identity import Change, QueueIdentity
 from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters

@@ -14,8 +14,8 @@ import pytest
 
 from cometmq.spark.compat import ReadAllAvailable, ReadMaxBytes
 from cometmq.spark.errors import BadRecordError, DataLossError, SourceError
+from cometmq.spark.offsets import without_start
 from cometmq.spark.schema import log_columns
-from cometmq.spark.sources.edges import without_start
 from cometmq.spark.sources.log.stream import LogStreamReader
 from support.checks.manual_clock import ManualClock
 from support.spark.log_files import FilledStore, log_options

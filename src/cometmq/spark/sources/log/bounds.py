@@ -14,9 +14,8 @@ from typing import Any
 
 from cometmq.spark.logs.logs import EARLIEST, LATEST, Logs
 from cometmq.spark.logs.times import at_time
-from cometmq.spark.offsets import LogOffsets, log_to_json
+from cometmq.spark.offsets import START, LogOffsets, log_to_json
 from cometmq.spark.options.logs import LogOptions, position_document
-from cometmq.spark.sources.edges import START
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 

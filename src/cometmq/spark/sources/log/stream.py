@@ -1,6 +1,6 @@
 """Streams of logs: the range of each micro-batch, and how a stream resumes after a failure.
 
-    first batch     $start → $from and offsets    the end says where the batch begins (see edges)
+    first batch     $start → $from and offsets    the end says where the batch begins
     any other       offsets → offsets             never less than before, but for a log that was
                                                   created again or lost its end, which $from names
     no news         the same text again, for Spark compares texts
@@ -22,18 +22,21 @@ from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, Stre
 from cometmq.spark.logs import Follower
 from cometmq.spark.logs.logs import LATEST, Logs, check_known
 from cometmq.spark.logs.times import at_time, boundary, oldest_stored, stored_before
-from cometmq.spark.offsets import LogOffsets, log_from_json, log_times_from_json, log_to_json
-from cometmq.spark.options.logs import LogOptions
-from cometmq.spark.payloads.plan import PayloadPlan
-from cometmq.spark.schema import Column
-from cometmq.spark.sources.edges import (
+from cometmq.spark.offsets import (
     FROM,
     STORED,
+    LogOffsets,
     first_end,
     is_start,
+    log_from_json,
+    log_times_from_json,
+    log_to_json,
     start_in,
     without_start,
 )
+from cometmq.spark.options.logs import LogOptions
+from cometmq.spark.payloads.plan import PayloadPlan
+from cometmq.spark.schema import Column
 from cometmq.spark.sources.log.batch import LogReader
 from cometmq.spark.sources.log.bounds import start_of
 from cometmq.spark.sources.log.parts import plan_parts

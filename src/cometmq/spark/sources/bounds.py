@@ -4,28 +4,8 @@
     {"orders": {"broker-a": {"0": 23, "1": -2}}}  offsets; -2 is the earliest, -1 the latest
     times                                         one for all queues, or one per queue
 
-Spark does not keep a stream's start: when the first batch fails, it asks for the start again. So
-the end of the first batch carries the offsets that the start stood for, and these count:
-
-    {"$from": {"orders": {"broker-a": {"0": 23}}}, "orders": {"broker-a": {"0": 42}}}
-
-It names them by another key than a start, which stays to be resolved: both may be without offsets,
-where a pattern matches no topic yet. The end of any other batch names queues there that the batch
-does not read from their offset in the start: new queues, queues that were created again, and
-queues whose messages have expired or were lost.
-
-The end of a batch also has the store time of the last message before each offset, by which
-`cometmq.spark.sources.queue_identity` recognizes the queue later:
-
-    {"$stored": {"orders": {"broker-a": {"0": 1735689600000}}}, "orders": {"broker-a": {"0": 42}}}
-
-Checkpoints of older versions have no store times. While the broker of a queue does not respond, the
-end also has the time in ms since when that is so; the queue keeps its offset then:
-
-    {"$away": {"orders": {"broker-a": {"0": 1735689600000}}}, "orders": {"broker-a": {"0": 42}}}
-
 A start that would be another one a moment later, such as the latest, is fixed by a first batch
-without rows: `Edge.repeatable` tells which is which.
+without rows: `OffsetBound.repeatable` tells which is which.
 
 The options are those of Spark's Kafka source.
 """
@@ -39,7 +19,7 @@ from typing import Any
 
 from cometmq.spark.brokers import Away, BrokerSession
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
-from cometmq.spark.offsets import Bounds, Positions, QueueKey, from_json, to_json
+from cometmq.spark.offsets import START, Bounds, Positions, QueueKey, from_json, to_json
 from cometmq.spark.options.topics import ERROR, SYMBOLIC, TopicReadOptions
 
 EARLIEST, LATEST, GROUP = SYMBOLIC
@@ -47,23 +27,11 @@ OFFSETS, TIMES = "offsets", "times"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 LISTED_MAX = 8
 """The most names that an error lists."""
-START = "$start"
-"""Alone in a document: a start that is not resolved yet."""
-FROM = "$from"
-"""In the end of a batch: the offsets that queues begin at, if the batch's start has others."""
-STORED = "$stored"
-"""In the end of a batch: the store times in ms of the last messages before the offsets."""
-AWAY = "$away"
-"""In the end of a batch: since when, in ms since 1970, the brokers of queues do not respond."""
-LOST = "$lost"
-"""In the newest offset of a progress: how many messages were lost since the query started."""
-NEXT = "$next"
-"""In the newest offset of a progress: the store times in ms of the next messages to read."""
 
 
 @dataclass(frozen=True)
-class Edge:
-    """One side of what is read, of all queues."""
+class OffsetBound:
+    """The start or the end of a read, of all queues."""
 
     option: str
     """Which option said so, for errors."""
@@ -223,96 +191,42 @@ def of_masters(
     return checked
 
 
-def positions_in(document: Mapping[str, Any], name: str) -> Positions:
-    """Return the numbers by queue that a document has under a name such as `STORED`.
-
-    There are none if an older version wrote the document.
-
-    Raises:
-        SourceError: they have another shape.
-    """
-    return from_json(document.get(name, {}), f"{name} of an offset of this stream")
-
-
-def is_start(document: Any) -> bool:
-    """Whether a document stands for a start, and not yet for offsets."""
-    return isinstance(document, dict) and set(document) == {START}
-
-
-def first_end(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of the first batch's end, which says where the batch begins, too."""
-    return {FROM: dict(starts), **ends}
-
-
-def without_start(document: Any) -> Any:
-    """Return the offsets of a document, without its other members: no topic begins with $."""
-    if not isinstance(document, dict):
-        return document
-    return {name: value for name, value in document.items() if not name.startswith("$")}
-
-
-def start_in(end: Mapping[str, Any]) -> Any:
-    """Return the offsets that a stream's first batch begins at, from the document of its end.
-
-    Raises:
-        SourceError: the document does not say.
-    """
-    if FROM not in end:
-        raise SourceError(
-            f"met no start of the first batch in the checkpoint, expected {FROM} in {end}: the"
-            " option may have changed since the batch was planned; use a new checkpointLocation"
-        )
-    return end[FROM]
-
-
-def start_of(options: TopicReadOptions, usual: str) -> Edge:
-    """Read the options about where to begin.
-
-    Args:
-        options: of the query.
-        usual: where it begins if nobody says: EARLIEST for a batch, LATEST for a stream.
-
-    Raises:
-        OptionError: one of them has another shape.
-    """
+def start_of(options: TopicReadOptions, usual: str) -> OffsetBound:
+    """Read the options about where to begin; the default is another one for batches and streams."""
     default = options.starting_offsets_default or usual
     strict = options.starting_offsets_by_timestamp_strategy == ERROR
     if options.starting_timestamp is not None:
         time_ms = options.starting_timestamp
-        return Edge("startingTimestamp", TIMES, default, time_ms=time_ms, strict=strict)
+        return OffsetBound("startingTimestamp", TIMES, default, time_ms=time_ms, strict=strict)
     if options.starting_offsets_by_timestamp is not None:
         name = "startingOffsetsByTimestamp"
         times = _times(name, options.starting_offsets_by_timestamp)
-        return Edge(name, TIMES, default, named=times, strict=strict)
+        return OffsetBound(name, TIMES, default, named=times, strict=strict)
     text = options.starting_offsets
     if text is None:
-        return Edge("startingOffsets", usual, default)
+        return OffsetBound("startingOffsets", usual, default)
     if text.lower() in SYMBOLIC:
-        return Edge("startingOffsets", text.lower(), default, group=options.group)
+        return OffsetBound("startingOffsets", text.lower(), default, group=options.group)
     named = _offsets("startingOffsets", text, f"{', '.join(SYMBOLIC)} or offsets")
-    return Edge("startingOffsets", OFFSETS, default, named=named)
+    return OffsetBound("startingOffsets", OFFSETS, default, named=named)
 
 
-def end_of(options: TopicReadOptions) -> Edge:
-    """Read the options about where a batch ends.
-
-    Raises:
-        OptionError: one of them has another shape, or asks for the earliest.
-    """
+def end_of(options: TopicReadOptions) -> OffsetBound:
+    """Read the options about where a batch ends, which is not the earliest."""
     if options.ending_timestamp is not None:
         time_ms = options.ending_timestamp
-        return Edge("endingTimestamp", TIMES, LATEST, time_ms=time_ms, strict=False)
+        return OffsetBound("endingTimestamp", TIMES, LATEST, time_ms=time_ms, strict=False)
     if options.ending_offsets_by_timestamp is not None:
         name = "endingOffsetsByTimestamp"
         times = _times(name, options.ending_offsets_by_timestamp)
-        return Edge(name, TIMES, LATEST, named=times, strict=False)
+        return OffsetBound(name, TIMES, LATEST, named=times, strict=False)
     text = options.ending_offsets
     if text is None or text.lower() == LATEST:
-        return Edge("endingOffsets", LATEST, LATEST)
+        return OffsetBound("endingOffsets", LATEST, LATEST)
     named = _offsets("endingOffsets", text, "latest or offsets")
     if EARLIEST_OFFSET in named.values():
         raise OptionError(f"option endingOffsets={text}: a batch cannot end at the earliest (-2)")
-    return Edge("endingOffsets", OFFSETS, LATEST, named=named)
+    return OffsetBound("endingOffsets", OFFSETS, LATEST, named=named)
 
 
 def _offsets(name: str, text: str, words: str) -> Positions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.sources import FORMATS, source_class
 
 ROOT = Path(__file__).resolve().parents[3]
+FAST_START = ROOT / "tests" / "spark" / "fast_start"
 
 
 def module_of(name: str) -> str:
@@ -89,3 +91,18 @@ def test_an_application_that_looks_for_another_format_loads_none_of_ours() -> No
 
     loaded = {"cometmq", "cometmq.spark", "cometmq.spark.sources", "cometmq.spark.sources.lazy"}
     assert set(run.stdout.split()) == {*names, *loaded}
+
+
+def test_workers_of_tests_load_at_their_start_what_exists() -> None:
+    """Python goes on without the module if one that it imports is missing; each worker is slow."""
+    program = "import sys; print('cometmq.spark.sink.spark_writers' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "pyspark.daemon"],
+        env=os.environ | {"PYTHONPATH": str(FAST_START)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("True\n", "")

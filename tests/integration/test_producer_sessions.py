@@ -38,7 +38,7 @@ class Attempt:
         self._sender = EncodedSender(connection, "writer")
 
     async def open(self, *, batch: int = 0, epoch: int = 0) -> OpenedSession:
-        brokers = await self._sender.session_brokers(TOPIC)
+        brokers = await self._sender.session_brokers(TOPIC, timeout=LIMIT_S)
         (address,) = brokers.values()
         opened = await self._sender.open_session(
             TOPIC,
@@ -53,7 +53,7 @@ class Attempt:
 
     async def send(self) -> int:
         """Send a row; return the code of a refusal, 0 for none."""
-        (name,) = await self._sender.session_brokers(TOPIC)
+        (name,) = await self._sender.session_brokers(TOPIC, timeout=LIMIT_S)
         try:
             await self._sender.send(
                 TOPIC,

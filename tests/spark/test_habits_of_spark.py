@@ -204,6 +204,7 @@ def test_a_task_that_died_is_repeated_and_its_rows_have_the_keys_they_had(
         dying = dying_once(tmp_path, until_filled(name_servers, topic))
         given = numbers.mapInArrow(dying, "body STRING, sharding_key STRING")
         options = {"nameServer": name_servers, "topic": topic, "send.batchBytes": "8192"}
+        options["delivery"] = "at-least-once"
         given.write.format("rocketmq").options(**options).mode("append").save()
     finally:
         spark.conf.unset(BATCH_ROWS)

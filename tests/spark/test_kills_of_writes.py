@@ -96,5 +96,46 @@ def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
             assert own == sorted(own), f"{key} is out of order in file {file}"
 
 
+TWO_HOSTS = pytest.mark.parametrize(
+    "where", [pytest.param("two hosts", marks=pytest.mark.standalone_only)]
+)
+
+
+@pytest.mark.long
+@pytest.mark.long_elsewhere
+@pytest.mark.only_on("comet")
+@TWO_HOSTS
+def test_each_row_is_stored_once_however_a_shuffled_stream_is_killed(
+    where: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """With speculation, and without a reader that drops duplicates."""
+    assert _killed("once", where, make_cluster(), tmp_path).repeated == 0
+
+
+@pytest.mark.long
+@pytest.mark.long_elsewhere
+@TWO_HOSTS
+def test_at_least_once_a_killed_shuffled_stream_repeats_rows_and_loses_none(
+    where: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """What is printed measures what exactly once is worth, also on brokers of RocketMQ."""
+    _killed("again", where, make_cluster(), tmp_path)
+
+
+def _killed(program: str, where: str, cluster: Cluster, tmp_path: Path) -> Audit:
+    topic, folder = topic_of(cluster), tmp_path / "stream"
+    source = Source(folder / "source")
+    kills = int(os.environ.get("COMETMQ_ONCE_KILLS", "20"))
+    kill_at_random(program, folder, where, cluster, topic, source.feed, kills=kills)
+    queues = stored(cluster.namesrv, topic, rows=source.lines)
+    messages = [message for found in queues.values() for message in found]
+    audit = Audit.of(source.lines, messages)
+    logs = "".join(log.read_text(errors="replace") for log in folder.rglob("stderr"))
+    fenced = logs.count("waiting to be killed")
+    print(f"{len(messages)} messages, {audit.repeated} repeated, {fenced} attempts fenced")
+    audit.check()
+    return audit
+
+
 def _number(path: Path) -> int:
     return int(path.name)

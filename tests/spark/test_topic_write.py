@@ -146,7 +146,7 @@ def test_a_second_write_of_the_same_job_is_recognized_by_its_keys(
     spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
 ) -> None:
     for _ in range(2):
-        write(numbers(spark, 50), topic=topic, jobId="nightly")
+        write(numbers(spark, 50), topic=topic, jobId="nightly", delivery="at-least-once")
     audit = Audit.of(map(str, range(50)), messages_in(name_servers, topic, 100))
     audit.check()
     assert audit.repeated == 50
@@ -160,7 +160,7 @@ def test_a_reader_can_drop_repetitions_by_their_keys(
     tmp_path: Path,
 ) -> None:
     for _ in range(2):
-        write(numbers(spark, 40), topic=topic, jobId="nightly")
+        write(numbers(spark, 40), topic=topic, jobId="nightly", delivery="at-least-once")
     assert len(messages_in(name_servers, topic, 80)) == 80
     options = {"nameServer": name_servers, "subscribe": topic, "startingOffsets": "earliest"}
     batch = spark.read.format("rocketmq").options(**options).load()
@@ -183,7 +183,7 @@ def test_a_write_that_is_repeated_with_other_partitions_needs_a_key_in_its_rows(
     """The sink tells equal rows of two partitions apart, and so knows rows by their partition."""
     rows = [numbers(spark, 100, partitions=count) for count in (1, 2)]
     for each in rows:
-        write(each, topic=topic, jobId="prices-2026-11-28")
+        write(each, topic=topic, jobId="prices-2026-11-28", delivery="at-least-once")
     made = messages_in(name_servers, topic, 200)
     assert 100 < len(set(map(unique_key_of, made))) <= 200
     for each in rows:
@@ -230,8 +230,11 @@ def _polls(consumer: PullConsumer) -> Iterator[list[StoredMessage]]:
 @pytest.mark.parametrize(
     ("options", "select", "text"),
     [
-        ({"topic": "t", "delivery": "transactional"}, "body", "only 'at-least-once' is offered"),
-        ({"topic": "t", "delivery": "twice"}, "body", "'at-least-once' is expected"),
+        (
+            {"topic": "t", "delivery": "transactional"},
+            "body",
+            "expected one of auto, at-least-once",
+        ),
         ({"topik": "t"}, "body", "did you mean topic"),
         ({}, "body", "expected the option topic or a column topic"),
         ({"topic": "t"}, "body as value", "column value cannot be written"),
@@ -313,14 +316,29 @@ def stream(spark: SparkSession, name_servers: str, topic: str, tmp_path: Path) -
     return Stream(spark, name_servers, topic, tmp_path)
 
 
+@pytest.mark.only_on("comet")
+def test_a_batch_that_is_repeated_after_a_restart_stores_each_row_once(
+    stream: Stream, name_servers: str, topic: str
+) -> None:
+    stream.add("0", ["a", "b"])
+    stream.add("1", ["c", "d"])
+    stream.run()
+    stream.forget_commit(1)
+    stream.add("2", ["a", "e"])
+    stream.run()
+    bodies = [message.body.decode() for message in messages_in(name_servers, topic, 6)]
+    assert sorted(bodies) == list("aabcde")
+
+
 def test_a_batch_that_is_repeated_after_a_restart_has_the_keys_it_had_and_counts_again(
     stream: Stream, name_servers: str, topic: str, tmp_path: Path
 ) -> None:
     stream.add("0", ["a", "b"])
     stream.add("1", ["c", "d"])
-    query = stream.run(countsFolder=str(tmp_path / "counts"))
+    options = {"countsFolder": str(tmp_path / "counts"), "delivery": "at-least-once"}
+    query = stream.run(**options)
     stream.forget_commit(1)
-    assert stream.run(countsFolder=str(tmp_path / "counts")) == query
+    assert stream.run(**options) == query
     (counts,) = sink_counts(tmp_path / "counts")
     assert (counts.job, counts.sent.rows, counts.commits) == (query, 6, 3)
     found = messages_in(name_servers, topic, 6)
@@ -406,7 +424,8 @@ def test_writes_of_a_repeated_foreach_batch_have_the_keys_they_had_and_share_non
         rows = batch.withColumnRenamed("value", "body")
         names = [job, job and f"{job}-again", job]
         for name, topic in zip(names, [topics[0], *topics], strict=True):
-            write(rows, topic=topic, **({"jobId": name} if name else {}))
+            named = {"jobId": name} if name else {}
+            write(rows, topic=topic, delivery="at-least-once", **named)
 
     writer = stream.rows().writeStream.trigger(availableNow=True).foreachBatch(write_batch)
     writer = writer.option("checkpointLocation", str(stream.checkpoint))

@@ -119,8 +119,8 @@ def test_a_task_that_is_repeated_after_half_of_it_repeats_the_keys(
         raise OSError("the task dies")
 
     with pytest.raises(OSError, match="the task dies"):
-        write(broken(), name_servers, topic, batch_bytes=1024)
-    write(numbered(40), name_servers, topic)
+        write(broken(), name_servers, topic, batch_bytes=1024, delivery="at-least-once")
+    write(numbered(40), name_servers, topic, delivery="at-least-once")
     audit = audited(name_servers, topic, 4000)
     audit.check()
     assert audit.repeated > 0

@@ -461,17 +461,25 @@ class EncodedSender:
         target = SendTarget(queue) if queue else ANY_QUEUE
         return await self._sender.send(outgoing, target, timeout=timeout, policy=policy)
 
-    async def session_brokers(self, topic: str) -> dict[str, str]:
+    async def session_brokers(self, topic: str, *, timeout: float) -> dict[str, str]:
         """Return the brokers at which a producer session of a topic is opened: name and address.
 
-        The route is requested anew. Static topics have no such brokers: a queue of theirs moves.
+        The route is requested anew. A topic that does not exist yet has none, and neither has a
+        static topic, whose queues move.
+
+        Args:
+            topic: the topic's name.
+            timeout: in seconds.
 
         Raises:
-            TopicNotFoundError: the name server knows no such topic.
+            TopicNotFoundError: the topic does not exist, and no broker creates topics.
             NameServerError: no name server responded.
+            NoMasterError: no broker of the topic has a master.
         """
-        route = await self._connection.route(self._sender.namespace.wrap_topic(topic))
-        if route.hosts:
+        wire_topic = self._sender.namespace.wrap_topic(topic)
+        self._connection._core.routes.forget(wire_topic)
+        route = await self._sender.targets.route(wire_topic, timeout)
+        if route.provisional or route.hosts:
             return {}
         names = sorted({queue.broker_name for queue in route.publish_queues})
         masters = {name: route.master(name) for name in names}
@@ -485,6 +493,7 @@ class EncodedSender:
         *,
         batch: int,
         brokers: Sequence[str],
+        expiry_ms: int = 0,
         timeout: float,
     ) -> OpenedSession:
         """Open a producer session at a broker: earlier attempts cannot send there any more.
@@ -495,6 +504,7 @@ class EncodedSender:
             session: the session; with epoch 0 the broker chooses the next one.
             batch: the number of the batch. Messages of earlier batches do not count.
             brokers: the names of all brokers at which this attempt opens the session.
+            expiry_ms: after how long without use the broker forgets the session; 0 for its limit.
             timeout: in seconds.
 
         Raises:
@@ -509,6 +519,7 @@ class EncodedSender:
             owner=session.owner,
             epoch=session.epoch,
             batch=batch,
+            expiry_ms=expiry_ms,
             brokers=";".join(brokers),
         )
         remoting = self._connection._core.remoting
@@ -517,8 +528,10 @@ class EncodedSender:
         if response.code == ResponseCode.PRODUCER_FENCED and response.has_fields:
             newest = response.header(OpenProducerSessionResponse).epoch
             raise SessionFencedError(response.code, response.remark or "", newest)
-        if response.code not in _STORED:
-            check(response)
+        if response.code and response.code not in _STORED:
+            refused = ResponseError(response.code, response.remark or "")
+            refused.address = address
+            raise refused
         opened = response.header(OpenProducerSessionResponse)
         bounds = ProducerSessionBounds.decode(response.body)
         return OpenedSession(

@@ -9,6 +9,8 @@ SourceError               the base of these errors
 ├── BadRecordError        bytes are not a valid record
 ├── RowError              a row is not valid as a message
 ├── DeliveryError         messages were not acknowledged in time, or were refused
+├── FencedError           a newer attempt of the same task writes its rows
+├── NotExactlyOnceError   brokers, rights or rows do not allow a write with delivery=exactly-once
 ├── ConflictError         another run has changed the table of an archive
 └── PlaceError            a file or directory does not belong to a store
 
@@ -55,6 +57,14 @@ class RowError(SourceError):
 
 class DeliveryError(SourceError):
     """Messages were not acknowledged in time, or were refused; the text says if any is stored."""
+
+
+class FencedError(SourceError):
+    """A newer attempt of the same task writes its rows; this one cannot send any more."""
+
+
+class NotExactlyOnceError(SourceError):
+    """Rows cannot be written exactly once; the text has the reason."""
 
 
 class ConflictError(SourceError):

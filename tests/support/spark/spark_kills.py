@@ -34,6 +34,7 @@ from support.runner.tiers import new_seed, rounds
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
+SECOND_HOST = "127.0.0.2"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 PROGRESS_S, END_S, GONE_S = 120.0, 180.0, 20.0
 DELAY_MAX_S = 1.0
@@ -47,6 +48,8 @@ class Place:
     master: str
     daemon: int | None = None
     """The process below which executors are, if they have their own."""
+    second: int | None = None
+    """The process below which further executors are."""
 
     @property
     def victims(self) -> tuple[str, ...]:
@@ -56,14 +59,34 @@ class Place:
 
 @contextmanager
 def place(name: str, folder: Path) -> Iterator[Place]:
-    """Give a place: ``local``, in the driver, or ``standalone``, on a cluster for this test."""
+    """Give a place: ``local``, in the driver, or ``standalone``, on a cluster for this test.
+
+    ``two hosts`` is a standalone cluster with two workers.
+    """
     os.environ["JAVA_HOME"] = str(toolchain.java_home())
     if name == "local":
         yield Place("local[2,8]")
         return
     launcher = (sys.executable, "-S", str(LAUNCHER))
-    with StandaloneCluster(2, folder=folder, launcher=launcher) as cluster:
-        yield Place(cluster.master, cluster.daemons[-1].pid)
+    kind = TwoHosts if name == "two hosts" else StandaloneCluster
+    with kind(2, folder=folder, launcher=launcher) as cluster:
+        workers = [daemon.pid for daemon in cluster.daemons[1:]]
+        yield Place(cluster.master, *workers)
+
+
+class TwoHosts(StandaloneCluster):
+    """A standalone cluster with two workers on two addresses: Spark speculates on another host."""
+
+    def _start(self) -> None:
+        super()._start()
+        folder = self.folder
+        self.folder = folder / "second"
+        self._launch(
+            "worker", "--host", SECOND_HOST, "--cores", str(self._cores),
+            "--memory", self._memory, "--work-dir", str(self.folder), "--webui-port", "0",
+            self.master,
+        )  # fmt: skip
+        self.folder = folder
 
 
 ON_EVERY_SPARK = pytest.mark.parametrize(
@@ -92,20 +115,23 @@ def kill_at_random(
     cluster: Cluster,
     topic: str,
     feed: Callable[[], None],
+    *,
+    kills: int = 30,
 ) -> int:
     """Run a program through as many rounds as the setting in force says; returns their number.
 
     Args:
-        program: ``to-topic`` or ``to-parquet``.
+        program: one of `spark_program`.
         folder: for its checkpoint, its files and its logs.
         where: on which Spark, as `place` calls it.
         cluster: whose broker is killed.
         topic: what it writes or reads.
         feed: called before each round, and again while progress is awaited: gives it work.
+        kills: the rounds of a long run.
     """
     seed = new_seed()
     with place(where, folder / "spark") as found:
-        count = rounds(test=3 if found.daemon is None else 1, long=30)
+        count = rounds(test=3 if found.daemon is None else 1, long=kills)
         killer = Killer(program, folder, found, cluster, topic, feed=feed, seed=seed)
         try:
             killer.run(count)
@@ -242,7 +268,8 @@ class Killer:
         self._kill_one(lambda pid: EXECUTOR in _command(pid), "executor")
 
     def _kill_one(self, is_victim: Callable[[int], bool], what: str) -> None:
-        roots = [pid for pid in (self._running.pid, self._place.daemon) if pid is not None]
+        where = self._place
+        roots = [pid for pid in (self._running.pid, where.daemon, where.second) if pid is not None]
 
         def victims() -> list[int]:
             return [pid for root in roots for pid in _descendants(root) if is_victim(pid)]

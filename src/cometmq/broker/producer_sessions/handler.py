@@ -85,6 +85,7 @@ class ProducerSessionHandler:
                 )
         check_number("batch", header.batch, 0, EPOCH_MAX)
         check_number("epoch", header.epoch, 0, EPOCH_MAX)
+        check_number("expiryMs", header.expiry_ms, 0, EPOCH_MAX)
         brokers = tuple(filter(None, header.brokers.split(";")))
         if len(header.brokers) > BROKERS_CHARS_MAX or len(brokers) > BROKERS_MAX:
             raise invalid(
@@ -99,4 +100,5 @@ class ProducerSessionHandler:
             header.epoch,
             brokers,
             max(config.read_queue_nums, config.write_queue_nums),
+            header.expiry_ms,
         )

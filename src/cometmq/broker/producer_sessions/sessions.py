@@ -2,7 +2,8 @@
 
 A session belongs to a topic. The attempt that opened it last may send, all others are refused.
 
-    record := {topic, name, owner, epoch, batch, firstLogOffset, brokers, usedMs, baseOffset}
+    record := {topic, name, owner, epoch, batch, firstLogOffset, brokers, usedMs, expiryMs,
+               baseOffset}
 
 Each opening appends a record to queue 0 of the system topic; the newest record of a session is its
 state. `baseOffset` is the queue offset before which no record counts. So the table is read from the
@@ -76,6 +77,8 @@ class Opening(NamedTuple):
     """All brokers at which the attempt opens the session."""
     queues: int
     """The number of queues of the topic."""
+    expiry_ms: int
+    """After how long without use the session is forgotten; 0 for the limit of the broker."""
 
 
 class Opened(NamedTuple):
@@ -106,6 +109,7 @@ class _Record(msgspec.Struct, rename="camel"):
     """Nothing of the batch is stored before it."""
     brokers: tuple[str, ...]
     used_ms: int
+    expiry_ms: int
     base_offset: int
 
 
@@ -210,6 +214,7 @@ class ProducerSessions:
             log_end if repeated is None else repeated.first_log_offset,
             tuple(dict.fromkeys(brokers + opening.brokers)),
             self._clock.now_ms(),
+            opening.expiry_ms,
             0,
         )
         stored_to = self._append([record])
@@ -336,9 +341,8 @@ class ProducerSessions:
                 " session may be able to send",
                 damaged,
             )
-        expired_ms = now_ms - self._limits().expiry_ms
         self._sessions = {
-            key: each for key, each in sessions.items() if each.record.used_ms >= expired_ms
+            key: each for key, each in sessions.items() if not self._is_expired(each.record, now_ms)
         }
         self._of_topic = Counter(topic for topic, _ in self._sessions)
         self._is_loaded = True
@@ -377,18 +381,21 @@ class ProducerSessions:
             if not self._store.next_offset(PRODUCER_SESSION_TOPIC, QUEUE):
                 return
             await self.load()
-        term = self._term
-        expired_ms = self._clock.now_ms() - self._limits().expiry_ms
+        term, now_ms = self._term, self._clock.now_ms()
         async for key, session in Slices().each(list(self._sessions.items())):
             if self._term != term:
                 return
             is_same = self._sessions.get(key) is session
-            if is_same and session.record.used_ms < expired_ms:
+            if is_same and self._is_expired(session.record, now_ms):
                 self._remove(key)
         slices = Slices()
         while self._term == term and (records := self._due()):
             self._append(records)
             await slices.pause()
+
+    def _is_expired(self, record: _Record, now_ms: int) -> bool:
+        most_ms = self._limits().expiry_ms
+        return record.used_ms + min(record.expiry_ms or most_ms, most_ms) < now_ms
 
     def _due(self) -> list[_Record]:
         """Return the oldest records, if they have to be stored again."""

@@ -15,6 +15,8 @@ class OpenProducerSessionRequest(Header, kw_only=True):
     """The number of the batch; a session never goes back to an older one."""
     epoch: Int64 = 0
     """The epoch that the attempt chooses or has from another broker; 0 for the next one here."""
+    expiry_ms: Int64 = 0
+    """After how long without use the broker forgets the session; 0 for its own limit."""
     brokers: str = ""
     """The names of all brokers at which the attempt opens the session, joined by semicolons."""
 

@@ -9,9 +9,7 @@ from cometmq.spark.options.connection import ConnectionOptions, check_references
 from cometmq.spark.options.parsing import option
 
 MIB = 1 << 20
-AT_LEAST_ONCE = "at-least-once"
-UNAVAILABLE = ("idempotent", "transactional")
-"""Values of ``delivery`` that need features that brokers do not have."""
+AUTO, AT_LEAST_ONCE, EXACTLY_ONCE = "auto", "at-least-once", "exactly-once"
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,11 @@ class TopicWriteOptions(ConnectionOptions):
     """The topic of all rows. Without it a column ``topic`` is needed; with it that column is
     ignored."""
 
-    delivery: str = option(AT_LEAST_ONCE, "delivery")
-    """The delivery guarantee: ``at-least-once`` awaits every acknowledgement. Repeated rows have
-    the same unique ids."""
+    delivery: str = option(AUTO, "delivery", choices=(AUTO, AT_LEAST_ONCE, EXACTLY_ONCE))
+    """The delivery guarantee if a task or a batch is repeated. ``exactly-once`` needs brokers of
+    CometMQ and the right to read the topic, and fails where a row may be stored twice. ``auto``
+    logs a warning there and goes on as ``at-least-once``: a row may be stored twice, with equal
+    unique ids."""
 
     job_id: str = option("", "jobId")
     """Part of the unique ids, with batch, partition and content. Set it to the name of one set of
@@ -83,16 +83,6 @@ class TopicWriteOptions(ConnectionOptions):
             OptionError: an option is refused; the text names it.
         """
         check_references(self)
-        if self.delivery in UNAVAILABLE:
-            raise OptionError(
-                f"option delivery is {self.delivery!r}, which needs brokers that refuse duplicates"
-                f" or hold messages back: only {AT_LEAST_ONCE!r} is offered; duplicates have equal"
-                " unique ids, by which a reader can drop them"
-            )
-        if self.delivery != AT_LEAST_ONCE:
-            raise OptionError(
-                f"option delivery is {self.delivery!r}: {AT_LEAST_ONCE!r} is expected"
-            )
         if self.batch_bytes > self.pending_bytes:
             raise OptionError(
                 f"option send.batchBytes is {self.batch_bytes}: "

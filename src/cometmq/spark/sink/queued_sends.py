@@ -4,6 +4,9 @@ A batch leaves only after the batch before it in the same queue was acknowledged
 failed is retried before the next one, so the order of a queue's messages never changes, except for
 duplicates. Batches for any queue are spread over several send queues, and their retries go to
 other brokers. Bytes, requests and time are bounded.
+
+The sends of a topic with a producer session are not repeated after an uncertain response. All sends
+stop then, with an `UncertainError`: the caller finds out what is stored, and resumes them.
 """
 
 from __future__ import annotations
@@ -11,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from cometmq.client.errors import SendTimeoutError, TopicNotFoundError
-from cometmq.client.library import EncodedSender
+from cometmq.client.library import EncodedSender, ProducerSession
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor
-from cometmq.spark.errors import DeliveryError
+from cometmq.spark.errors import DeliveryError, FencedError
 from cometmq.spark.sink.message_batches import MessageBatch
 from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.unique_ids import Origin
@@ -42,6 +45,15 @@ RETRIED = frozenset(
     }
 )
 """Response codes that are retried; any other error code fails the task."""
+
+UNCERTAIN = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.PRODUCER_SESSION_UNKNOWN,
+    }
+)
+"""Refusals after which a message may be stored, for example by a master that has been replaced."""
 
 PERMANENT = ("timerWheelEnable is false",)
 """Parts of remarks that are not retried despite their code: they report a setting of the broker.
@@ -67,10 +79,16 @@ class SendLimits:
     """
 
 
+class UncertainError(CometError):
+    """It is not known whether the first batch of some queues is stored."""
+
+
 @dataclass(slots=True)
 class _SendQueue:
     batches: deque[MessageBatch] = field(default_factory=deque)
     is_sending: bool = False
+    acknowledged_to: int = 0
+    """The queue offset behind the last acknowledged message."""
 
 
 class QueuedSends:
@@ -100,6 +118,11 @@ class QueuedSends:
         self.pending_bytes = 0
         """Bytes not acknowledged yet, queued or in flight."""
         self._failure: BaseException | None = None
+        self._arrived: deque[MessageBatch] = deque()
+        self._uncertain: dict[str, DeliveryError] = {}
+        """The error of each topic with an uncertain response."""
+        self.sessions: dict[str, ProducerSession] = {}
+        """The producer sessions of topics that have one."""
         self.acknowledged = 0
         """Acknowledged messages."""
         self.requests = 0
@@ -131,24 +154,31 @@ class QueuedSends:
 
         Raises:
             DeliveryError: an earlier batch was not acknowledged.
+            FencedError: a newer attempt has opened the producer session.
+            UncertainError: after `resume`, another call queues the batches that are left.
         """
-        for batch in batches:
+        self._arrived.extend(batches)
+        while self._arrived:
+            batch = self._arrived[0]
             await self._until(partial(self._has_room, len(batch.data)))
             start = self._rate.start_of(batch.messages, len(batch.data), now := _now())
             if start > now:
                 await self._sleep(start - now)
-            queue = self._queue_of(batch)
+            queue = self._queue_of(self._arrived.popleft())
             queue.batches.append(batch)
             self.pending_bytes += len(batch.data)
-            if not queue.is_sending:
-                queue.is_sending = True
-                self._tasks.spawn(self._send_queued(queue), "send queue")
+            self._start(queue)
+
+    def _start(self, queue: _SendQueue) -> None:
+        if queue.batches and not queue.is_sending:
+            queue.is_sending = True
+            self._tasks.spawn(self._send_queued(queue), "send queue")
 
     async def finish(self) -> None:
         """Return when every batch is acknowledged.
 
         Raises:
-            DeliveryError: a batch was not acknowledged.
+            DeliveryError, FencedError, UncertainError: as `put`.
         """
         await self._until(lambda: not self.pending_bytes)
 
@@ -156,12 +186,69 @@ class QueuedSends:
         """Stop sending. Batches in flight may be stored."""
         await self._tasks.cancel()
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while self._failure is None and not condition():
+    # --- uncertain responses ----------------------------------------------------------------------
+
+    async def settle(self) -> dict[str, dict[MessageQueue, int]]:
+        """Return when no request is in flight, after an `UncertainError`.
+
+        Returns:
+            For each uncertain topic its queues with batches, and the offset behind the last
+            acknowledged message of each.
+
+        Raises:
+            DeliveryError, FencedError: as `put`.
+        """
+        while any(queue.is_sending for queue in self._queues.values()):
             self._changed.clear()
             await self._changed.wait()
         if self._failure is not None:
             raise self._failure
+        return {topic: dict(self._waiting(topic)) for topic in self._uncertain}
+
+    def _waiting(self, topic: str) -> Iterator[tuple[MessageQueue, int]]:
+        for key, queue in self._queues.items():
+            if isinstance(key, MessageQueue) and key.topic == topic and queue.batches:
+                yield key, queue.acknowledged_to
+
+    def error_of(self, topic: str) -> DeliveryError:
+        """Return the error of a topic's uncertain response."""
+        return self._uncertain[topic]
+
+    def replace_first(self, queue: MessageQueue, kept: MessageBatch | None) -> None:
+        """Replace the first batch of a queue by those messages of it that are not stored.
+
+        Args:
+            queue: the queue.
+            kept: them; None if all are stored.
+        """
+        batches = self._queues[queue].batches
+        batch = batches.popleft()
+        if kept is not None:
+            batches.appendleft(kept)
+        self.pending_bytes -= len(batch.data) - (0 if kept is None else len(kept.data))
+        self.acknowledged += batch.messages - (0 if kept is None else kept.messages)
+
+    def first(self, queue: MessageQueue) -> MessageBatch:
+        """Return the first batch of a queue."""
+        return self._queues[queue].batches[0]
+
+    async def resume(self) -> None:
+        """Go on after `settle`: what is stored is removed, and the sessions are open again."""
+        self._uncertain.clear()
+        for queue in self._queues.values():
+            self._start(queue)
+        self._changed.set()
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while self._failure is None and not self._uncertain and not condition():
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._uncertain:
+            raise UncertainError(f"responses of {', '.join(self._uncertain)} are uncertain")
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but raise at once if a batch fails."""
@@ -188,34 +275,46 @@ class QueuedSends:
 
     async def _send_queued(self, queue: _SendQueue) -> None:
         try:
-            while queue.batches and self._failure is None:
+            while queue.batches and self._failure is None and not self._uncertain:
                 batch = queue.batches[0]
-                await self._deliver(batch)
+                queue.acknowledged_to = await self._deliver(batch)
                 queue.batches.popleft()
                 self.pending_bytes -= len(batch.data)
                 self.acknowledged += batch.messages
                 self.requests += 1
                 self._changed.set()
+        except _NotKnownError as unknown:
+            self._uncertain.setdefault(unknown.topic, unknown.error)
+        except _PausedError:
+            pass
         except Exception as error:
             self._failure = self._failure or error
         finally:
             queue.is_sending = False
             self._changed.set()
 
-    async def _deliver(self, batch: MessageBatch) -> None:
-        """Send a batch, with retries, until a broker acknowledges it or the deadline passes."""
+    async def _deliver(self, batch: MessageBatch) -> int:
+        """Send a batch, with retries, until a broker acknowledges it or the deadline passes.
+
+        Returns:
+            The queue offset behind its last message.
+        """
         deadline = _now() + self._limits.delivery_s
         pause_s = PAUSE_S
         maybe_stored = False
         last: CometError | None = None
         while True:
             error = await self._attempt(batch, deadline)
-            if error is None:
-                return
+            if isinstance(error, int):
+                return error
             if last is not None and isinstance(error, SendTimeoutError) and not error.attempts:
                 error = last  # the deadline passed before the request was sent
             last = error
             maybe_stored |= is_maybe_stored(error)
+            if batch.topic in self.sessions:
+                self._check_session(batch, error)
+            if self._uncertain:
+                raise _PausedError("refused while the response to another batch is uncertain")
             left_s = deadline - _now()
             if left_s <= 0 or not is_retried(error):
                 raise self._failed(batch, error, maybe_stored) from error
@@ -223,7 +322,17 @@ class QueuedSends:
             await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _attempt(self, batch: MessageBatch, deadline: float) -> CometError | None:
+    def _check_session(self, batch: MessageBatch, error: CometError) -> None:
+        """Raise unless the broker has refused the batch, and may take it later."""
+        code = error.code if isinstance(error, ResponseError) else None
+        if code == ResponseCode.PRODUCER_FENCED:
+            raise FencedError(str(self._failed(batch, error, False))) from error
+        is_uncertain = code in UNCERTAIN and (code not in RETRIED or is_retried(error))
+        if is_uncertain or is_maybe_stored(error):
+            raise _NotKnownError(batch.topic, self._failed(batch, error, True)) from error
+
+    async def _attempt(self, batch: MessageBatch, deadline: float) -> CometError | int:
+        """Send a batch once; return the queue offset behind its last message, or the error."""
         timeout = max(min(self._limits.request_s, deadline - _now()), 0.001)
         async with self._slots:
             try:
@@ -233,12 +342,13 @@ class QueuedSends:
                     single=batch.single,
                     queue=batch.queue,
                     retried=RETRIED,
+                    session=self.sessions.get(batch.topic),
                     timeout=timeout,
                 )
             except CometError as error:
                 return error
         if receipt.status is SendStatus.SEND_OK or not self._limits.safe:
-            return None
+            return receipt.queue_offset + batch.messages
         return NotSafeError(receipt.status)
 
     def _failed(self, batch: MessageBatch, error: CometError, maybe_stored: bool) -> DeliveryError:
@@ -249,6 +359,19 @@ class QueuedSends:
             f"acknowledged{': they may be stored' if maybe_stored else ''}: "
             f"{type(error).__name__}: {error}"
         )
+
+
+class _NotKnownError(CometError):
+    """It is not known whether a batch of a topic with a producer session is stored."""
+
+    def __init__(self, topic: str, error: DeliveryError) -> None:
+        super().__init__(str(error))
+        self.topic = topic
+        self.error = error
+
+
+class _PausedError(CometError):
+    """A batch was refused, and is sent again after `QueuedSends.resume`."""
 
 
 class NotSafeError(CometError):

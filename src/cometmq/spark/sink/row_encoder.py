@@ -33,6 +33,8 @@ class EncodedRows(NamedTuple):
     """Each row as an item of a message batch."""
     delayed: Numbers
     """Whether each row is a delayed message, which brokers refuse in a batch."""
+    ids: pa.Array
+    """The unique id of each row, as bytes."""
 
 
 class RowEncoder:
@@ -65,7 +67,7 @@ class RowEncoder:
             sizes > PROPERTIES_BYTES_MAX, f"properties of more than {PROPERTIES_BYTES_MAX} bytes"
         )
         head = _heads(rows, lengths(body), sizes)
-        return EncodedRows(_joined(head, body, _fixed(sizes, ">i2"), properties), delayed)
+        return EncodedRows(_joined(head, body, _fixed(sizes, ">i2"), properties), delayed, ids)
 
     def _bodies(self, rows: Rows) -> pa.Array:
         body = rows.octets("body")

@@ -75,7 +75,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
         options = self._options
         if query is None or batch is None:
             origin = Origin(self._job, 0, _task().partitionId())
-            return _write(options, iterator, origin, options.job_id)
+            is_named = bool(options.job_id)
+            return _write(options, iterator, origin, options.job_id, is_named=is_named)
         name = options.job_id or _execution_number() or self._job
         job = f"{query}, write {name} to {options.topic or 'the topics of its rows'}"
         return _write(options, iterator, Origin(job, int(batch), _task().partitionId()), query)
@@ -118,9 +119,14 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
 
 
 def _write(
-    options: TopicWriteOptions, batches: Iterator[pa.RecordBatch], origin: Origin, job: str
+    options: TopicWriteOptions,
+    batches: Iterator[pa.RecordBatch],
+    origin: Origin,
+    job: str,
+    *,
+    is_named: bool = True,
 ) -> SentMessage:
-    sent = TopicWriter(connect(options), options, origin).write(batches)
+    sent = TopicWriter(connect(options), options, origin, is_named=is_named).write(batches)
     return SentMessage(job, origin.batch, sent)
 
 

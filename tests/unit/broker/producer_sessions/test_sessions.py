@@ -63,7 +63,9 @@ class World:
         asyncio.run(self.sessions.maintain())
 
     def open(self, name: str = "s", owner: str = "a", batch: int = 0, **fields: Any) -> Opened:
-        values: dict[str, Any] = {"topic": "T", "epoch": 0, "brokers": ("b",), "queues": 2}
+        values: dict[str, Any] = {
+            **{"topic": "T", "epoch": 0, "brokers": ("b",), "queues": 2, "expiry_ms": 0}
+        }
         return self.sessions.open(Opening(name=name, owner=owner, batch=batch, **values | fields))
 
     def refusal(self, name: str = "s", epoch: int = 1, owner: str = "a", topic: str = "T") -> int:
@@ -243,7 +245,11 @@ def test_the_number_of_sessions_is_limited_for_all_and_for_one_topic(tmp_path: P
 def test_sessions_that_are_not_used_expire_also_over_a_restart(world: World) -> None:
     world.open("idle")
     world.open("used")
-    world.clock.advance(7 * DAY_MS)
+    world.open("short", expiry_ms=DAY_MS)
+    world.clock.advance(DAY_MS + 1)
+    world.maintain()
+    assert world.refusal("short") == UNKNOWN
+    world.clock.advance(6 * DAY_MS - 1)
     assert world.refusal("used") == 0
     world.clock.advance(1)
 

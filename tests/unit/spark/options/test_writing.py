@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.parsing import parse_options
-from cometmq.spark.options.writing import AT_LEAST_ONCE, UNAVAILABLE, TopicWriteOptions
+from cometmq.spark.options.writing import AUTO, TopicWriteOptions
 
 GIVEN = {"nameserver": "127.0.0.1:9876"}
 
@@ -18,24 +18,13 @@ def parsed(**options: str) -> TopicWriteOptions:
 
 def test_only_the_name_servers_are_needed() -> None:
     options = parsed()
-    assert (options.delivery, options.acknowledge, options.topic) == (AT_LEAST_ONCE, "safe", "")
+    assert (options.delivery, options.acknowledge, options.topic) == (AUTO, "safe", "")
     assert options.batch_bytes == 1 << 20
 
 
 def test_names_are_those_that_spark_lowers() -> None:
     options = parsed(jobid="nightly", send_batchbytes="2048", send_acknowledge="stored")
     assert (options.job_id, options.batch_bytes, options.acknowledge) == ("nightly", 2048, "stored")
-
-
-@pytest.mark.parametrize("name", UNAVAILABLE)
-def test_a_mode_that_needs_other_brokers_is_refused_with_the_way_out(name: str) -> None:
-    with pytest.raises(OptionError, match=r"only 'at-least-once' is offered.*equal unique ids"):
-        parsed(delivery=name)
-
-
-def test_an_unknown_mode_is_refused_with_the_known_one() -> None:
-    with pytest.raises(OptionError, match="'exactly-once': 'at-least-once' is expected"):
-        parsed(delivery="exactly-once")
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from cometmq.client.library import ClientConnection, EncodedSender
+from cometmq.client.library import ClientConnection, EncodedSender, ProducerSession
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.send import SendMessageV2Request
 from cometmq.remoting import Request, Response
-from cometmq.spark.errors import DeliveryError
+from cometmq.spark.errors import DeliveryError, FencedError
 from cometmq.spark.sink import queued_sends
 from cometmq.spark.sink.message_batches import MessageBatch
-from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits
+from cometmq.spark.sink.queued_sends import QueuedSends, SendLimits, UncertainError
 from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.unique_ids import Origin
 from support.brokers.scripted import Act, ScriptedBroker, ScriptedCluster, route
@@ -283,3 +283,71 @@ async def test_a_failed_batch_ends_the_wait_for_the_rate() -> None:
         with pytest.raises(DeliveryError):
             await sends.put([batch(FIRST, "a"), batch(FIRST, "b")])
         assert loop.time() - start < 100
+
+
+# --- producer sessions ----------------------------------------------------------------------------
+
+SESSION = ProducerSession("job/2", "attempt", 7)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Act.HANG_UP,
+        Act.STAY_SILENT,
+        *sorted(queued_sends.UNCERTAIN),
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+    ],
+    ids=str,
+)
+async def test_after_an_uncertain_response_nothing_is_sent_until_the_caller_resumes(
+    trouble: int | Act,
+) -> None:
+    broker = RecordingBroker("a", OK, trouble)
+    async with ScriptedCluster([broker]) as cluster, sends_of(cluster) as sends:
+        sends.sessions["t"] = SESSION
+        await sends.put([batch(FIRST, text) for text in ("a", "b", "c")])
+        with pytest.raises(UncertainError, match="responses of t are uncertain"):
+            await sends.finish()
+        with pytest.raises(UncertainError):
+            await sends.put([batch(SECOND, "d")])
+
+        assert await sends.settle() == {"t": {FIRST: 8}}
+        assert broker.of(FIRST) == ["a", "b"]
+        assert [row.body[:1] for row in decode_batch(sends.first(FIRST).data)] == [b"b"]
+        sends.replace_first(FIRST, None)  # it was stored
+        sends.sessions["t"] = SESSION._replace(epoch=8)
+        await sends.resume()
+        await sends.put([])
+        await sends.finish()
+
+        assert broker.of(FIRST) == ["a", "b", "c"]
+        assert broker.of(SECOND) == ["d"]
+        assert (sends.acknowledged, sends.pending_bytes) == (4, 0)
+        epochs = [(each.producer_session, each.producer_epoch) for each in broker.sends]
+        assert epochs == [("job/2", 7)] * 2 + [("job/2", 8)] * 2
+
+
+async def test_what_is_left_of_an_uncertain_batch_is_sent_again() -> None:
+    broker = RecordingBroker("a", Act.HANG_UP)
+    async with ScriptedCluster([broker]) as cluster, sends_of(cluster) as sends:
+        sends.sessions["t"] = SESSION
+        await sends.put([batch(FIRST, "a")])
+        with pytest.raises(UncertainError):
+            await sends.finish()
+        await sends.settle()
+        sends.replace_first(FIRST, batch(FIRST, "rest"))
+        await sends.resume()
+        await sends.finish()
+        assert broker.of(FIRST) == ["a", "rest"]
+        assert sends.pending_bytes == 0
+
+
+async def test_a_clean_refusal_is_retried_and_a_fenced_attempt_ends() -> None:
+    broker = RecordingBroker("a", ResponseCode.SYSTEM_BUSY, OK, ResponseCode.PRODUCER_FENCED)
+    async with ScriptedCluster([broker]) as cluster, sends_of(cluster) as sends:
+        sends.sessions["t"] = SESSION
+        await sends.put([batch(FIRST, "a"), batch(FIRST, "b")])
+        with pytest.raises(FencedError, match="from row 0 of partition 2"):
+            await sends.finish()
+        assert broker.of(FIRST) == ["a", "a", "b"]

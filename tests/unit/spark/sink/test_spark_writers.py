@@ -73,7 +73,12 @@ def test_every_column_that_can_be_written_is_taken_as_spark_declares_it(
 def test_a_sink_is_refused_before_any_task(sink: Callable[..., object]) -> None:
     for options, schema, overwrite, why in (
         (OPTIONS, SCHEMA, True, "cannot be overwritten"),
-        (OPTIONS | {"delivery": "idempotent"}, SCHEMA, False, "only 'at-least-once' is offered"),
+        (
+            OPTIONS | {"delivery": "idempotent"},
+            SCHEMA,
+            False,
+            "expected one of auto, at-least-once",
+        ),
         (OPTIONS, StructType([StructField("value", BinaryType())]), False, "column value"),
         (OPTIONS | {"rocketmq.acl.secretkey": "x"}, SCHEMA, False, "is a secret"),
     ):

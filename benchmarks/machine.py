@@ -78,8 +78,8 @@ def noise_between(before: Ticks, after: Ticks, hz: float) -> Noise:
     return Noise((after.steal - before.steal) / hz, max(0, busy - max(everything, living)) / hz)
 
 
-def ticks() -> Ticks:
-    """Read the processor times of now."""
+def _processes() -> dict[int, tuple[int, int, int]]:
+    """The parent of each process, its processor time, and that of its children that have ended."""
     processes: dict[int, tuple[int, int, int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -89,6 +89,19 @@ def ticks() -> Ticks:
                 continue  # the process has just ended
             own, of_ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
             processes[int(folder.name)] = int(fields[1]), own, of_ended
+    return processes
+
+
+def family_cpu_seconds() -> float:
+    """CPU time that this process and all below it have used, those that have ended included."""
+    processes = _processes()
+    family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, os.getpid())
+    return sum(sum(processes[pid][1:]) for pid in family) / os.sysconf("SC_CLK_TCK")
+
+
+def ticks() -> Ticks:
+    """Read the processor times of now."""
+    processes = _processes()
     root = os.getpid()
     family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, root)
     ours = {

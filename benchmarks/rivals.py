@@ -90,6 +90,8 @@ class Kafka(_Rival):
     name = "kafka"
     protocol = "kafka"
     heap = "1g"
+    more: ClassVar[dict[str, str | int]] = {}
+    """Further settings."""
     start_s = 8.0
     settle_s = 20.0
     flushes: ClassVar[dict[str, str]] = {
@@ -112,6 +114,7 @@ class Kafka(_Rival):
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.quorum.voters": f"1@127.0.0.1:{self.port + 1}",
             "log.dirs": str(self.store),
+            **self.more,
         }
         if self.flush == "SYNC_FLUSH":
             settings["log.flush.interval.messages"] = 1

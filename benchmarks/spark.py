@@ -1,9 +1,11 @@
-"""Measures our Spark formats beside Spark's own Parquet source, and beside RocketMQ's broker.
+"""Measures our Spark formats beside Spark's own sources, and beside RocketMQ's and Kafka's brokers.
 
 Every subject runs once to warm up, a new JVM being two to three times slower; then come the rounds,
 in each of which every subject runs once and another one first. Spark talks to its Python workers as
-is its default; some subjects are measured through Unix sockets as well. Brokers flush
-synchronously, but for the rows that say otherwise. Table and raw figures land in
+is its default; some subjects are measured through Unix sockets as well, some also with messages
+that are not in the page cache. Brokers flush synchronously, but for the rows that say otherwise;
+Kafka as is its default. Spark's Kafka connector is a jar for the installed version of Spark, and is
+left out where that version has none. Table and raw figures land in
 ``benchmarks/results/spark.md`` and ``spark.json``, after each figure, so that a run can be
 continued.
 
@@ -26,27 +28,42 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import cold
 import figures
 import loadgen
 import machine
+import rivals
 import servers
 import spark_kernel
 import spark_memory
 from figures import Figure, Figures
-from spark_data import make_large_log, make_parquet, make_store
-from spark_subjects import OF_ASYNC_BROKERS, OF_BROKERS, OF_FILES, Bench, Subject, fill
+from spark_data import BODY_BYTES, make_large_log, make_parquet, make_store
+from spark_subjects import (
+    COLD,
+    OF_ASYNC_BROKERS,
+    OF_BROKERS,
+    OF_FILES,
+    OF_KAFKA,
+    Bench,
+    Subject,
+    fill,
+    fill_kafka,
+)
 from verdict import ROUNDS_MIN
 from warm_memory import warm_memory
 
 from cometmq.cli.build import version_line
+from support.spark.spark_versions import spark_versions
 
 HERE = Path(__file__).resolve().parent
 FILES = Path("build/bench/spark")
 GB = 1000**3
+CACHED_MAX = 0.1
+"""How much may be in the page cache if messages count as cold, as a part of their bodies."""
 INTERPRETED_ROWS = 50_000
 NOISE_CORES_MAX = 0.3
 TOPIC_QUEUES = 8
@@ -56,6 +73,14 @@ BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
 SOCKETS = {"tcp": "TCP (Spark's default)", "unix": "Unix sockets"}
 WITH_UNIX_SOCKETS = ("log", "log-batch", "topic", "write", "topic-batch")
 OURS, REFERENCE = BROKERS = ("cometmq", "rocketmq-5.3.3")
+KAFKA = "kafka"
+KAFKA_GROUPS = ("org.apache.kafka", "org.apache.commons")
+"""What Spark's Kafka connector needs beside itself, as Maven names it."""
+HEAD = (
+    *("what", "server", "flush", "Python workers", "page cache", "warm memory"),
+    *("figure", "x", "target"),
+)
+"""Columns of the table."""
 FLUSHES = {"SYNC_FLUSH": "synchronous", "ASYNC_FLUSH": "asynchronous", "": "-"}
 KERNEL = (
     Subject("kernel", "decoder alone, core columns", target=3000),
@@ -73,8 +98,8 @@ MEMORY = tuple(
     )
     for size, target in BATCH_BYTES.items()
 )
-SUBJECTS = (*KERNEL, *OF_FILES, *OF_BROKERS, *OF_ASYNC_BROKERS, *MEMORY)
-PARTS = {"kernel": 20.0, "files": 45.0, "brokers": 110.0, "sockets": 35.0, "memory": 45.0}
+SUBJECTS = (*KERNEL, *OF_FILES, *OF_BROKERS, *OF_KAFKA, *OF_ASYNC_BROKERS, *MEMORY)
+PARTS = {"kernel": 20.0, "files": 60.0, "brokers": 240.0, "sockets": 35.0, "memory": 45.0}
 """Parts of a run, and how many seconds of each round they take on a quiet machine."""
 
 
@@ -86,9 +111,12 @@ class Variant:
     """The broker, or empty for files."""
     flush: str = ""
     socket: str = "tcp"
+    is_cold: bool = False
+    """Whether the messages are not in the page cache."""
 
     def __str__(self) -> str:
-        return ", ".join(part for part in (self.server or "files", self.socket) if part)
+        parts = (self.server or "files", self.socket, "cold" if self.is_cold else "")
+        return ", ".join(part for part in parts if part)
 
 
 def main() -> int:
@@ -182,6 +210,7 @@ class Run:
         messages = self.options.messages
         print(f"making {messages} messages", flush=True)
         make_store(self.folder / "store", messages)
+        make_store(self.folder / "json-store", messages, json_bodies=True)
         make_parquet(self.folder / "parquet", self.folder / "store")
         parts: dict[str, Callable[[], None]] = {
             "kernel": self._kernel,
@@ -233,6 +262,7 @@ class Run:
         self.results.servers[str(variant)] = {
             "server": variant.server,
             "socket": variant.socket,
+            "page cache": "cold" if variant.is_cold else "warm",
         }
         try:
             self.results.take(once)
@@ -246,10 +276,20 @@ class Run:
 
             def measure(watch: machine.NoiseWatch, each: Subject = subject) -> float:
                 assert each.measure is not None
+                if variant.is_cold:
+                    _drop(bench)
                 with watch:
                     return each.measure(bench)
 
             self._take(number, subject, variant, measure)
+
+    def _measure_both(
+        self, bench: Bench, number: int, subjects: Sequence[Subject], variant: Variant
+    ) -> None:
+        """Measure subjects, and those that are measured cold as well."""
+        self._measure(bench, number, subjects, variant)
+        if some := _cold(subjects):
+            self._measure(bench, number, some, replace(variant, is_cold=True))
 
     def _warm_up(self, bench: Bench, subjects: Sequence[Subject], variant: Variant) -> None:
         for subject in subjects:
@@ -278,36 +318,55 @@ class Run:
 
     def _files(self) -> None:
         variant = Variant()
-        if not any(self._missing(OF_FILES, variant, number) for number in self._rounds()):
+        if not any(self._misses_both(OF_FILES, variant, number) for number in self._rounds()):
             return
         with self._bench("tcp") as bench:
             self._warm_up(bench, OF_FILES, variant)
             for number in self._rounds():
-                self._measure(bench, number, OF_FILES, variant)
+                self._measure_both(bench, number, OF_FILES, variant)
+
+    def _misses_both(self, subjects: Sequence[Subject], variant: Variant, number: int) -> bool:
+        """Whether a round lacks figures, warm or cold."""
+        if self._missing(subjects, variant, number):
+            return True
+        some = _cold(subjects)
+        return bool(some and self._missing(some, replace(variant, is_cold=True), number))
 
     def _brokers(self) -> None:
-        """Both brokers in each round, with either flush mode, and with one session of Spark."""
-        with self._bench("tcp") as bench:
-            is_warm = False
+        """All brokers in each round, with either flush mode, and with one session of Spark."""
+        jars = self._kafka_jars()
+        with self._bench("tcp", jars) as bench:
+            warmed: set[bool] = set()
             for number in self._rounds():
-                for server in figures.rotated(list(BROKERS), number):
-                    for flush, subjects in (
-                        ("SYNC_FLUSH", OF_BROKERS),
-                        ("ASYNC_FLUSH", OF_ASYNC_BROKERS),
-                    ):
+                for server in figures.rotated([*BROKERS, *([KAFKA] if jars else [])], number):
+                    is_kafka = server == KAFKA
+                    modes = (("SYNC_FLUSH", OF_BROKERS), ("ASYNC_FLUSH", OF_ASYNC_BROKERS))
+                    for flush, subjects in (("ASYNC_FLUSH", OF_KAFKA),) if is_kafka else modes:
                         variant = Variant(server, flush)
-                        missing = self._missing(subjects, variant, number)
-                        if not missing:
+                        if not self._misses_both(subjects, variant, number):
                             continue
                         try:
-                            with self._broker(bench, variant):
-                                if not is_warm:
-                                    self._warm_up(bench, OF_BROKERS, variant)
-                                    is_warm = True
-                                self._measure(bench, number, subjects, variant)
+                            with self._kafka(bench) if is_kafka else self._broker(bench, variant):
+                                if is_kafka not in warmed:
+                                    warm_up = OF_KAFKA if is_kafka else OF_BROKERS
+                                    self._warm_up(bench, warm_up, variant)
+                                    warmed.add(is_kafka)
+                                self._measure_both(bench, number, subjects, variant)
                         except Exception as error:  # as in _take
-                            names = [each.name for each in missing]
+                            names = [each.name for each in subjects]
                             self.results.fail(number, str(variant), names, error)
+
+    def _kafka_jars(self) -> Sequence[Path]:
+        """The connector for the installed version of Spark; none if it has none, which is noted."""
+        import pyspark
+
+        minor = ".".join(pyspark.__version__.split(".")[:2])
+        found = {each.minor: each for each in spark_versions()}.get(minor)
+        if found is None or "Kafka connector" not in found.artifacts:
+            self.results.left_out = [f"{KAFKA}: Maven Central has no connector for Spark {minor}"]
+            return ()
+        rivals.Kafka.prepare()
+        return servers.toolchain.spark_jars(found.artifacts["Kafka connector"], *KAFKA_GROUPS)
 
     def _sockets(self) -> None:
         """Some subjects again, with Spark talking to its workers through Unix sockets."""
@@ -354,7 +413,7 @@ class Run:
             return spark_memory.read_all(spark, large, batch_bytes, count)
 
     @contextmanager
-    def _session(self, socket: str) -> Iterator[Any]:
+    def _session(self, socket: str, jars: Sequence[Path] = ()) -> Iterator[Any]:
         """A session whose Python workers did nothing yet."""
         from cometmq.spark.sessions import local_session
 
@@ -365,6 +424,8 @@ class Run:
         }
         if socket == "unix":
             conf["spark.python.unix.domain.socket.enabled"] = True
+        if jars:
+            conf["spark.jars"] = ",".join(map(str, jars))
         spark = local_session(2, "6g", **conf)
         try:
             yield spark
@@ -372,9 +433,23 @@ class Run:
             spark.stop()
 
     @contextmanager
-    def _bench(self, socket: str) -> Iterator[Bench]:
-        with self._session(socket) as spark:
+    def _bench(self, socket: str, jars: Sequence[Path] = ()) -> Iterator[Bench]:
+        with self._session(socket, jars) as spark:
             yield Bench(spark, self.folder, self.options.messages)
+
+    @contextmanager
+    def _kafka(self, bench: Bench) -> Iterator[None]:
+        """A fresh broker of Kafka that has the topic that is read."""
+        broker = KafkaOfTopics(bench.folder / "broker", flush="ASYNC_FLUSH")
+        try:
+            broker.start()
+            bench.topic, bench.kafka = "bench-read", broker.address
+            bench.dropped = broker.store, broker.pids
+            fill_kafka(bench)
+            yield
+        finally:
+            bench.dropped = None
+            broker.stop()
 
     @contextmanager
     def _broker(self, bench: Bench, variant: Variant) -> Iterator[None]:
@@ -394,6 +469,9 @@ class Run:
                 broker, topic, queues=TOPIC_QUEUES
             )
             fill(bench)
+            bench.dropped = broker.store, broker.pids
+            bench.events = "bench-events"
+            servers.make_topic(broker, bench.events, queues=1)
             bench.batches = "bench-batches"
             one_by_one = loadgen.Load(conns=1, window=1, count=1000)
             sent = loadgen.run(one_by_one, target, topic=bench.batches, warmup_s=0, duration_s=60)
@@ -401,7 +479,36 @@ class Run:
                 raise loadgen.LoadError(f"the topic of the batches is in doubt: {doubt}")
             yield
         finally:
+            bench.dropped = None
             broker.stop()
+
+
+class KafkaOfTopics(rivals.Kafka):
+    """Makes topics of as many partitions as ours have queues when they are first written to."""
+
+    more: ClassVar[dict[str, str | int]] = {
+        "auto.create.topics.enable": "true",
+        "num.partitions": TOPIC_QUEUES,
+    }
+
+
+def _cold(subjects: Sequence[Subject]) -> list[Subject]:
+    return [each for each in subjects if each.name in COLD]
+
+
+def _drop(bench: Bench) -> None:
+    """Take the messages out of the page cache.
+
+    Raises:
+        RuntimeError: too much of them stayed there.
+    """
+    bodies_mib = bench.messages * BODY_BYTES / 2**20
+    found = [bench.dropped] if bench.dropped else [(Path(each), []) for each in bench.stores]
+    left_mib = sum(cold.drop(pids, folder, cold.COLD_ENOUGH * bodies_mib) for folder, pids in found)
+    if left_mib > CACHED_MAX * bodies_mib:
+        raise RuntimeError(
+            f"{left_mib:.0f} MiB stayed in the page cache, of messages with {bodies_mib:.0f} MiB"
+        )
 
 
 def _interpreted_rate(store: Path) -> float:
@@ -423,12 +530,14 @@ def _markdown(results: Figures) -> str:
         "- messages have 128 bytes; a rate counts the rows that a query returned or wrote, and "
         "another number than that of the messages is a failure",
         "- x: how many times better CometMQ's figure is, in the same round, than that of Spark's "
-        f"own source (in our row) or of {REFERENCE} (in its row)",
-        "- Targets with x are ratios to Spark's own source. Others are values, because nothing of "
-        "Spark's does the same; they hold for this machine only.",
+        f"own source (in our row) or of {REFERENCE} or Kafka (in their rows)",
+        "- Targets with x are ratios to Spark's own source or to Kafka. Others are values, because "
+        "nothing of Spark's does the same; they hold for this machine only.",
+        "- page cache: warm if the messages are in it, cold if they are read from the disk",
+        "- CPU: of Spark's JVM, its Python workers, the broker and the benchmark itself",
         "",
-        "| what | server | flush | Python workers | warm memory | figure | x | target |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(HEAD)} |",
+        "|" + "---|" * len(HEAD),
     ]
     for subject in SUBJECTS:
         for name, facts in results.servers.items():
@@ -442,8 +551,10 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
     values = results.values(subject.name, variant, "figure")
     better = subject.more_is_better
     times: list[float] = []
-    if facts["server"] == REFERENCE:
-        ours = results.values(subject.name, variant.replace(REFERENCE, OURS), "figure")
+    if facts["server"] in (REFERENCE, KAFKA):
+        ours = results.values(
+            subject.ours or subject.name, variant.replace(facts["server"], OURS), "figure"
+        )
         times = figures.ratios(ours, values, more_is_better=better)
     elif subject.twin:
         twin = results.values(subject.twin, variant, "figure")
@@ -453,31 +564,40 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
         for each in results.taken
         if (each.server, each.row) == (variant, subject.name)
     )
-    target = ""
-    is_compared = bool(times) or not subject.twin
-    if subject.target is not None and is_compared and facts["server"] != REFERENCE:
-        compared = times if subject.twin else list(values.values())
-        target = figures.target_cell(
-            compared,
-            subject.target,
-            more_is_better=better or bool(subject.twin),
-            sign="x" if subject.twin else "",
-            in_doubt=results.is_in_doubt(subject.name, variant),
+    targets = []
+    is_ratio = bool(subject.twin or subject.ours)
+    in_doubt = results.is_in_doubt(subject.name, variant)
+    if subject.target is not None and (times or not is_ratio) and facts["server"] != REFERENCE:
+        targets.append(
+            figures.target_cell(
+                times if is_ratio else list(values.values()),
+                subject.target,
+                more_is_better=better or is_ratio,
+                sign="x" if is_ratio else "",
+                in_doubt=in_doubt,
+            )
         )
-    heap = servers.KINDS[facts["server"]].heap if facts["server"] else ""
+    if subject.value is not None:
+        targets.append(
+            figures.target_cell(
+                list(values.values()), subject.value, more_is_better=better, in_doubt=in_doubt
+            )
+        )
+    heap = {**servers.KINDS, **rivals.KINDS}[facts["server"]].heap if facts["server"] else ""
     flush = ""
     if facts["server"]:
-        flush = "ASYNC_FLUSH" if subject in OF_ASYNC_BROKERS else "SYNC_FLUSH"
+        flush = "ASYNC_FLUSH" if subject in (*OF_ASYNC_BROKERS, *OF_KAFKA) else "SYNC_FLUSH"
     cells = [
         subject.title,
         (facts["server"] or "files") + (f", heap {heap}" if heap else ""),
         FLUSHES[flush],
         SOCKETS.get(facts["socket"], "-"),
+        facts["page cache"],
         ", ".join(warm),
         figures.cell(values.values(), rounds=results.rounds, more_is_better=better)
         + f" {subject.unit}",
         figures.cell(times, more_is_better=True, sign="x") if times else "",
-        target,
+        "; ".join(targets),
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -1,11 +1,13 @@
 """What the Spark figures are measured on: a store of ordinary messages, and the same as Parquet.
 
 Bodies have 128 bytes; four topics get 60, 30, 8 and 2 % of the messages; each message has two keys,
-a tag, a unique id and two properties of its own, about 366 bytes of log in all.
+a tag, a unique id and two properties of its own, about 366 bytes of log in all. A second store has
+the same messages with small JSON objects as bodies.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ BODY_BYTES = 128
 TOPICS = ("orders", "payments", "shipments", "refunds")
 WEIGHTS = (60, 30, 8, 2)
 SEED = 5
+JSON_SCHEMA = "id BIGINT, customer STRING, country STRING, amount DOUBLE, paid BOOLEAN"
+"""Of the small JSON objects, about 85 bytes each."""
 QUEUES = 8
 COLUMNS = log_columns(properties=True, validate=False)
 LARGE_BODIES = (128, 1024, 4096, 16_384, 131_072)
@@ -34,7 +38,7 @@ BLANK = Struct(">ii")
 PRODUCER, BROKER = encode_host("10.0.0.7", 40000), encode_host("10.0.0.1", 10911)
 
 
-def make_store(root: Path, messages: int) -> None:
+def make_store(root: Path, messages: int, *, json_bodies: bool = False) -> None:
     """Fill a store, unless it is there already."""
     done = root / f"filled-{messages}"
     if done.exists():
@@ -43,7 +47,7 @@ def make_store(root: Path, messages: int) -> None:
     settings = StoreSettings(root=root, flush_disk_type="ASYNC_FLUSH")
     store = MessageStore(settings)
     store.open()
-    for arguments, more in _messages(messages):
+    for arguments, more in _messages(messages, json_bodies):
         store.append(NewRecord(*arguments, **more))
     store.close()
     done.touch()
@@ -58,7 +62,20 @@ def _topics(chance: random.Random, count: int) -> list[str]:
     return chance.choices(TOPICS, WEIGHTS, k=count)
 
 
-def _messages(count: int) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[str, Any]]]:
+def _json_body(number: int) -> bytes:
+    order = {
+        "id": number,
+        "customer": f"customer-{number % 5000}",
+        "country": ("AT", "DE", "FR")[number % 3],
+        "amount": number % 9973 / 100,
+        "paid": number % 2 == 0,
+    }
+    return json.dumps(order).encode()
+
+
+def _messages(
+    count: int, json_bodies: bool
+) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[str, Any]]]:
     chance = random.Random(SEED)
     topics = _topics(chance, count)
     body = chance.randbytes(4096)
@@ -74,8 +91,9 @@ def _messages(count: int) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[
             }
         )
         at = number % (4096 - BODY_BYTES)
+        sent = _json_body(number) if json_bodies else body[at : at + BODY_BYTES]
         yield (
-            (topic, number % QUEUES, body[at : at + BODY_BYTES], properties),
+            (topic, number % QUEUES, sent, properties),
             {
                 "born_time_ms": 1_700_000_000_000 + number,
                 "born_host": PRODUCER,

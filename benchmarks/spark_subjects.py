@@ -8,20 +8,29 @@ formats and of Spark's own are counted alike, by Spark, where their rows arrive.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import machine
 import pyarrow.parquet as pq
-from spark_data import TOPICS, messages_of
+from spark_data import JSON_SCHEMA, TOPICS, messages_of
 
 FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size int, topic string"
+JSON_COLUMNS = f"queue_id int, queue_offset bigint, value STRUCT<{JSON_SCHEMA}>, value_error string"
 WARM_BATCHES, BATCHES = 15, 30
 BATCHES_WITHIN_S = 900.0
+CPU_PASSES = 2
+"""How often all messages are read for a figure of processor time."""
+CPU_ROWS = 2_000_000
+EVENT_GAPS_S = 0.2, 0.6
+"""Least and most time between two messages whose way to a row is timed."""
 ROWS_METRIC = "number of output rows"
 QUEUES_FILLED_WITHIN_S = 10.0
 """Queues are filled shortly after a message is acknowledged."""
@@ -45,6 +54,12 @@ class Bench:
     """A topic to write to."""
     batches: str = ""
     """A topic whose first queue has a message for each micro-batch."""
+    events: str = ""
+    """A topic of one queue for messages that are sent while a stream reads it."""
+    kafka: str = ""
+    """Where Kafka listens."""
+    dropped: tuple[Path, list[int]] | None = None
+    """The broker's store and processes, while there is one: what a cold read finds on the disk."""
     topic_count: Callable[[str], int] = lambda _: 0
     """How many messages the broker's queues of a topic hold."""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -53,6 +68,16 @@ class Bench:
     def store(self) -> str:
         """The store of the messages."""
         return str(self.folder / "store")
+
+    @property
+    def json_store(self) -> str:
+        """The store of the messages whose bodies are JSON."""
+        return str(self.folder / "json-store")
+
+    @property
+    def stores(self) -> tuple[str, str]:
+        """Both stores of messages."""
+        return self.store, self.json_store
 
     @property
     def parquet(self) -> str:
@@ -87,6 +112,11 @@ class Subject:
     more_is_better: bool = True
     twin: str = ""
     """The subject that does the same by Spark's own means; the ratio to it is shown."""
+    ours: str = ""
+    """The subject that does the same on our broker, for one of another kind of broker. The ratio of
+    our figure to this one is shown, and is what the target means."""
+    value: float | None = None
+    """A target for the value, beside one for the ratio."""
 
 
 def _rate(expected: int, work: Callable[[], object], count: Callable[[], int]) -> float:
@@ -112,6 +142,16 @@ def _scan_rate(bench: Bench, expected: int, load: Callable[[], Any]) -> float:
     return _rate(expected, lambda: _discard(load()), lambda: _rows_at_sink(bench.spark))
 
 
+def _cpu_s(bench: Bench, load: Callable[[], Any]) -> float:
+    """Return the CPU time of reading so many rows: of Spark, its workers and the broker."""
+    began = machine.family_cpu_seconds()
+    for _ in range(CPU_PASSES):
+        _discard(load())
+        _checked(_rows_at_sink(bench.spark), bench.messages, "rows returned or written")
+    used_s = machine.family_cpu_seconds() - began
+    return used_s * CPU_ROWS / (CPU_PASSES * bench.messages)
+
+
 def _rows_at_sink(spark: Any) -> int:
     """Return how many rows the last query wrote, by a metric that Spark always counts.
 
@@ -121,14 +161,15 @@ def _rows_at_sink(spark: Any) -> int:
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     store = spark._jsparkSession.sharedState().statusStore()
     executions = store.executionsList()
-    query = executions.apply(executions.size() - 1).executionId()
+    # Spark's Kafka source runs a query of its own within the one that reads it.
+    query = executions.apply(executions.size() - 1).rootExecutionId()
     sink = store.planGraph(query).allNodes().apply(0)
     metrics = sink.metrics()
     for metric in (metrics.apply(at) for at in range(metrics.size())):
         if metric.name() == ROWS_METRIC:
             value = store.executionMetrics(query).apply(metric.accumulatorId())
             return int(value.replace(",", ""))
-    raise CountError(f"met no metric {ROWS_METRIC!r} at {sink.name()}, expected Spark 4.3")
+    raise CountError(f"met no metric {ROWS_METRIC!r} at {sink.name()}, expected Spark 4.2 or newer")
 
 
 def _group_rate(expected: int, load: Callable[[], Any]) -> float:
@@ -208,6 +249,22 @@ def log_one_topic(bench: Bench) -> float:
     return _scan_rate(bench, messages_of(TOPICS[-1], bench.messages), lambda: frame)
 
 
+def log_json(bench: Bench) -> float:
+    """Decode small JSON objects, all of which fit their schema."""
+    frame = _json(bench)
+    rate = _scan_rate(bench, bench.messages, lambda: frame)
+    if "json" not in bench.numbers:
+        bench.numbers["json"] = frame.where("value_error IS NULL AND value IS NOT NULL").count()
+    _checked(bench.numbers["json"], bench.messages, "rows that were decoded")
+    return rate
+
+
+def _json(bench: Bench) -> Any:
+    reader = bench.spark.read.format("rocketmq-log").schema(JSON_COLUMNS)
+    options = {"payload.format": "json", "payload.schema": JSON_SCHEMA}
+    return reader.options(path=bench.json_store, **options).load()
+
+
 def parquet_one_topic(bench: Bench) -> float:
     """The same by Spark's own source, which filters; only returned rows count."""
     frame = _parquet(bench, "properties").where(f"topic = '{TOPICS[-1]}'")
@@ -264,6 +321,48 @@ def topic_scan(bench: Bench) -> float:
 def topic_scan_properties(bench: Bench) -> float:
     """Read the topic with the properties."""
     return _scan_rate(bench, bench.messages, lambda: _topic(bench, includeProperties="true"))
+
+
+def topic_cpu(bench: Bench) -> float:
+    """CPU time of reading the topic, all columns but the properties."""
+    return _cpu_s(bench, lambda: _topic(bench))
+
+
+def topic_cpu_properties(bench: Bench) -> float:
+    """CPU time of reading the topic with the properties."""
+    return _cpu_s(bench, lambda: _topic(bench, includeProperties="true"))
+
+
+def kafka_scan(bench: Bench) -> float:
+    """Read the same messages from Kafka."""
+    return _scan_rate(bench, bench.messages, lambda: _kafka(bench))
+
+
+def kafka_cpu(bench: Bench) -> float:
+    """CPU time of reading the same messages from Kafka, all columns but the headers."""
+    return _cpu_s(bench, lambda: _kafka(bench))
+
+
+def kafka_cpu_headers(bench: Bench) -> float:
+    """CPU time of reading the same messages from Kafka with the headers."""
+    return _cpu_s(bench, lambda: _kafka(bench, includeHeaders="true"))
+
+
+def _kafka(bench: Bench, **options: str) -> Any:
+    reader = bench.spark.read.format("kafka").option("kafka.bootstrap.servers", bench.kafka)
+    return reader.options(subscribe=bench.topic, **options).load()
+
+
+def fill_kafka(bench: Bench) -> None:
+    """Write all messages to a topic of Kafka: keys as keys, tags and unique ids as headers."""
+    frame = bench.spark.read.parquet(bench.parquet).selectExpr(
+        "CAST(keys AS STRING) AS key",
+        "body AS value",
+        "array(struct('TAGS' AS key, CAST(tags AS BINARY) AS value),"
+        " struct('UNIQ_KEY' AS key, CAST(msg_id AS BINARY) AS value)) AS headers",
+    )
+    writer = frame.write.format("kafka").option("kafka.bootstrap.servers", bench.kafka)
+    writer.option("topic", bench.topic).save()
 
 
 def topic_write(bench: Bench) -> float:
@@ -333,16 +432,68 @@ def _batch_ms(bench: Bench, frame: Any) -> float:
     return median(times[WARM_BATCHES:])
 
 
-def _trigger_times(query: Any) -> list[float]:
+def topic_events(bench: Bench) -> float:
+    """Time messages from the call of send until a stream has written their rows to its sink."""
+    from cometmq.client.blocking import Producer
+
+    source = bench.spark.readStream.format("rocketmq").options(
+        nameServer=bench.name_servers, subscribe=bench.events, startingOffsets="latest"
+    )
+    checkpoint = bench.fresh("checkpoint")
+    writer = source.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="0 seconds").start()
+    chance = random.Random(3)
+    sent: dict[int, float] = {}
+    try:
+        with Producer(bench.name_servers, group="bench-events") as producer:
+            _wait_for(query, lambda: query.lastProgress is not None)
+            for _ in range(WARM_BATCHES + BATCHES):
+                time.sleep(chance.uniform(*EVENT_GAPS_S))
+                at = time.time()
+                receipt = producer.send(bench.events, b"an event")
+                sent[receipt.queue_offset] = 1e3 * at
+        _wait_for(query, lambda: _end_offset(query.lastProgress, bench.events) > max(sent))
+        batches = [each for each in query.recentProgress if each["numInputRows"]]
+    finally:
+        query.stop()
+    ends = [(_end_offset(each, bench.events), _written_ms(each)) for each in batches]
+    times = [
+        next(written for end, written in ends if end > offset) - at for offset, at in sent.items()
+    ]
+    return median(times[WARM_BATCHES:])
+
+
+def _wait_for(query: Any, is_done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + BATCHES_WITHIN_S
-    times: dict[int, float] = {}
-    while len(times) < WARM_BATCHES + BATCHES:
+    while not is_done():
         if time.monotonic() > deadline or not query.isActive:
-            raise RuntimeError(f"{len(times)} batches, then {query.exception() or 'nothing more'}")
+            raise RuntimeError(f"no progress: {query.exception() or query.lastProgress}")
+        time.sleep(0.2)
+
+
+def _written_ms(progress: Any) -> float:
+    """When a micro-batch had written its rows, in ms since the epoch; then it notes that it did."""
+    began = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    took = progress["durationMs"]
+    return float(1e3 * began + took["triggerExecution"] - took.get("commitOffsets", 0))
+
+
+def _end_offset(progress: Any, topic: str) -> int:
+    """Where a micro-batch of a topic of one queue ended."""
+    queues = json.loads(progress["sources"][0]["endOffset"])[topic]
+    return sum(offset for offsets in queues.values() for offset in offsets.values())
+
+
+def _trigger_times(query: Any) -> list[float]:
+    times: dict[int, float] = {}
+
+    def is_done() -> bool:
         for progress in query.recentProgress:
             if progress["numInputRows"]:
                 times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
-        time.sleep(0.2)
+        return len(times) >= WARM_BATCHES + BATCHES
+
+    _wait_for(query, is_done)
     return list(times.values())
 
 
@@ -350,6 +501,14 @@ def _in_ms(
     name: str, title: str, measure: Callable[[Bench], float], target: float | None, twin: str = ""
 ) -> Subject:
     return Subject(name, title, measure, target, "ms", more_is_better=False, twin=twin)
+
+
+def _in_cpu_s(
+    name: str, title: str, measure: Callable[[Bench], float], target: float, ours: str = ""
+) -> Subject:
+    title = f"{title}: CPU of Spark, its workers and the broker"
+    unit = "CPU s per 2 M rows"
+    return Subject(name, title, measure, target, unit, more_is_better=False, ours=ours)
 
 
 SAME = "Spark's Parquet source, the same"
@@ -376,7 +535,13 @@ OF_FILES = (
         twin="parquet-topic",
     ),
     Subject("parquet-topic", SAME, parquet_one_topic),
-    Subject("archive", "archive of the log, zstd", archive, 4.4, twin="parquet-parquet"),
+    Subject(
+        "log-json",
+        "`rocketmq-log`, small JSON objects decoded into five columns",
+        log_json,
+        400,
+    ),
+    Subject("archive", "archive of the log, zstd", archive, 4.4, twin="parquet-parquet", value=800),
     Subject(
         "log-parquet",
         "`rocketmq-log` through Spark's Parquet writer",
@@ -390,8 +555,27 @@ OF_FILES = (
 OF_BROKERS = (
     Subject("topic", "`rocketmq` through one broker, all columns, noop sink", topic_scan, 250),
     Subject("topic-properties", "`rocketmq` with properties", topic_scan_properties),
+    _in_cpu_s("topic-cpu", "`rocketmq`, all columns", topic_cpu, 2.7),
+    _in_cpu_s("topic-cpu-properties", "`rocketmq` with properties", topic_cpu_properties, 4),
     Subject("write", "write to a topic", topic_write, 60),
     _in_ms("topic-batch", "micro-batch of one message of a topic", topic_batch, 200),
+    _in_ms("topic-events", "from a send to the row at the sink", topic_events, 150),
+)
+OF_KAFKA = (
+    Subject("kafka", "Spark's Kafka connector, all columns, noop sink", kafka_scan, ours="topic"),
+    _in_cpu_s("kafka-cpu", "Spark's Kafka connector, all columns", kafka_cpu, 1, "topic-cpu"),
+    _in_cpu_s(
+        "kafka-cpu-headers",
+        "Spark's Kafka connector with headers",
+        kafka_cpu_headers,
+        1,
+        "topic-cpu-properties",
+    ),
 )
 OF_ASYNC_BROKERS = (Subject("write-async", "write to a topic", topic_write),)
 """Those that the broker's flush mode changes."""
+COLD = (
+    *("log", "log-json", "archive", "topic", "topic-properties"),
+    *("topic-cpu", "topic-cpu-properties", "kafka", "kafka-cpu", "kafka-cpu-headers"),
+)
+"""Subjects that are also measured with messages that are not in the page cache."""

@@ -135,14 +135,15 @@ def _maven_jars(profile: str, definition: str, version: str) -> str:
     return f"{folder}/*"
 
 
-def spark_jars(coordinates: str) -> list[Path]:
+def spark_jars(coordinates: str, *groups: str) -> list[Path]:
     """The jars of a table format or connector of Spark, without what Spark has itself.
 
     Args:
         coordinates: as ``spark.jars.packages`` takes them, ``group:artifact:version``.
+        groups: further groups of Maven whose jars it needs to run.
     """
     group, artifact, version = coordinates.split(":")
-    folder = CACHE / f"{artifact}-{version}"
+    folder = CACHE / "-".join((artifact, version, *groups))
     with _built_once(folder) as build:
         if build:
             pom = build / "pom.xml"
@@ -152,7 +153,7 @@ def spark_jars(coordinates: str) -> list[Path]:
                     command("mvn"), "-q", "-B", "-f", str(pom),
                     f"{DEPENDENCY_PLUGIN}:copy-dependencies",
                     f"-DoutputDirectory={build}", "-DincludeScope=runtime",
-                    f"-DincludeGroupIds={group},io.unitycatalog",
+                    f"-DincludeGroupIds={','.join((group, 'io.unitycatalog', *groups))}",
                 ]
             )  # fmt: skip
     return sorted(folder.glob("*.jar"))
@@ -163,7 +164,7 @@ def pyspark(minor: str) -> Path:
     folder = CACHE / f"pyspark-{minor}"
     with _built_once(folder) as build:
         if build:
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
+            pip = [sys.executable, "-m", "pip", "install", "-q"]
             _run([*pip, "--target", str(build), f"pyspark=={minor}.*"])
     return folder
 

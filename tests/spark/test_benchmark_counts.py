@@ -26,8 +26,10 @@ pytestmark = pytest.mark.local_only
 COUNT = 2000
 QUEUES = 4
 RATES_OF_FILES = [each for each in OF_FILES if each.unit != "ms"]
-SCANS_OF_TOPICS = [each for each in OF_BROKERS if each.name in ("topic", "topic-properties")]
+NAMES = ("topic", "topic-properties", "topic-cpu", "topic-cpu-properties")
+SCANS_OF_TOPICS = [each for each in OF_BROKERS if each.name in NAMES]
 WRITE = next(each for each in OF_BROKERS if each.name == "write")
+EVENTS = next(each for each in OF_BROKERS if each.name == "topic-events")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log and its Parquet copy."""
     folder = tmp_path_factory.mktemp("bench")
     make_store(folder / "store", COUNT)
+    make_store(folder / "json-store", COUNT, json_bodies=True)
     make_parquet(folder / "parquet", folder / "store")
     return folder
 
@@ -99,3 +102,13 @@ def test_a_rate_of_a_write_counts_the_messages(
     monkeypatch.setattr(spark_subjects, "QUEUES_FILLED_WITHIN_S", 0.0)
     with pytest.raises(CountError, match="rows returned or written"):
         measured(WRITE, replace(served, numbers={"some": COUNT + 1}))
+
+
+@pytest.mark.long
+def test_events_are_timed_until_their_rows_are_written(
+    served: Bench, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("EVENT_GAPS_S", (0.0, 0.1)), ("WARM_BATCHES", 2), ("BATCHES", 3)):
+        monkeypatch.setattr(spark_subjects, name, value)
+
+    assert measured(EVENTS, replace(served, events=make_topic(queues=1))) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from cometmq.spark.brokers import connect as session_of
 from cometmq.spark.errors import FencedError, NotExactlyOnceError, RowError, SourceError
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.sink import Origin, Sent, TopicWriter
+from support.controllers.elected_processes import COMET, running_elected
+from support.controllers.failover_load import TOPIC, create_topic
 from support.spark.topic_audit import stored
 
 pytestmark = [pytest.mark.long_elsewhere, pytest.mark.only_on("comet")]
@@ -166,6 +169,36 @@ def test_killed_brokers_lose_and_repeat_nothing(make_cluster: Callable[..., Clus
 
     assert sent.rows == 6_000
     assert bodies(cluster.namesrv, topic, 6_000) == list(range(6_000))
+
+
+@pytest.mark.needs("etcd")
+def test_elected_masters_store_each_row_once_when_they_are_killed(tmp_path: Path) -> None:
+    settings = {"allAckInSyncStateSet": True}
+    with running_elected(COMET, (COMET, COMET), tmp_path, **settings) as cluster:
+        cluster.await_in_sync(2)
+        create_topic(cluster)
+        under_way = {number: threading.Event() for number in (15, 40)}
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for number, batch in enumerate(numbered(6_000)):
+                if number in under_way:
+                    under_way[number].set()
+                yield batch
+
+        options = {"try_timeout_ms": 2_000, "pending_max": 2}
+        with ThreadPoolExecutor(1) as thread:
+            writing = thread.submit(write, batches(), cluster.namesrv, TOPIC, **options)
+            for event in under_way.values():
+                assert event.wait(LIMIT_S)
+                master = cluster.master()
+                assert master is not None
+                master.kill()
+                cluster.await_master(other_than=master)
+                master.start()
+                cluster.await_in_sync(2)
+            writing.result(2 * LIMIT_S)
+
+        assert bodies(cluster.namesrv, TOPIC, 6_000) == list(range(6_000))
 
 
 def test_what_cannot_be_written_exactly_once_is_refused(name_servers: str, topic: str) -> None:

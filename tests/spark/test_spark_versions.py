@@ -32,6 +32,7 @@ OTHERS = [minor for minor in VERSIONS if not pyspark.__version__.startswith(f"{m
 COORDINATES = sorted({each for row in VERSIONS.values() for each in row.artifacts.values()})
 FILES = (
     "tests/unit/spark/compat",
+    "tests/spark/test_stream_outages.py",
     "tests/spark/test_topic_batch.py",
     "tests/spark/test_topic_stream.py",
     "tests/spark/test_topic_write.py",

@@ -10,14 +10,13 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.listener import StreamingQueryListener
-from servers import SMALL_FILES, Cluster, CometBroker, RealBroker, Settings
+from servers import SMALL_FILES, Cluster
 
 from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
@@ -25,7 +24,7 @@ from cometmq.spark.compat import passes_limits
 from cometmq.spark.errors import SourceError
 from cometmq.spark.monitoring import StreamMetrics
 from cometmq.spark.offsets import QueueKey, without_start
-from cometmq.spark.sources.lag import Lag, LagListener, lag_of_progress
+from cometmq.spark.sources.lag import Lag, LagListener
 from support.checks.waiting import wait_until
 from support.spark.spark_topics import ENDS_S, Stream, fill, rows
 from support.wire.metrics_page import Scraped, scrape
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakeStream = Callable[..., Stream]
-AnyBroker = CometBroker | RealBroker
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -312,96 +310,6 @@ def test_a_listener_is_told_how_far_a_query_is_behind(
     assert first.messages in (4, 5)
     assert first.queues[QueueKey(topic, "broker-a", 0)] == first.messages
     assert [lag.messages for lag in told] == sorted((lag.messages for lag in told), reverse=True)
-
-
-@pytest.fixture
-def second_broker(target: str, own_cluster: Cluster, tmp_path: Path) -> Iterator[AnyBroker]:
-    """Another broker, broker-b, for a cluster with broker-a; it is not started."""
-    settings: Settings = {"brokerName": "broker-b"}
-    place: Any = {"store": tmp_path / "store-b", "settings": settings}
-    servers = own_cluster.namesrv
-    broker: AnyBroker = (
-        CometBroker(tmp_path / "b", servers, **place)
-        if target == "comet"
-        else RealBroker(target, tmp_path / "b", servers, **place)
-    )
-    yield broker
-    broker.kill()
-
-
-@pytest.mark.long_elsewhere
-def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
-    spark: SparkSession, own_cluster: Cluster, second_broker: AnyBroker, tmp_path: Path
-) -> None:
-    """The name server forgets a broker that ends; its messages are not lost for that."""
-    servers = own_cluster.namesrv
-    query = Stream(
-        spark, tmp_path, nameServer=servers, subscribe="growing", startingOffsets="earliest"
-    )
-    with AdminClient(servers) as admin:
-        admin.create_topic("growing", queues=1)
-        wait_until(lambda: "growing" in admin.topics(), "the topic")
-        fill(servers, "growing", {0: 2})
-        query.once()
-        second_broker.start()
-        admin.create_topic("growing", queues=2)
-        wait_until(lambda: len(admin.queue_bounds("growing")) == 4, "queues of both brokers")
-    fill(servers, "growing", {1: 3}, broker="broker-b")
-    query.once()
-    assert query.found() == rows("growing", {0: 2, 1: 3})
-    second_broker.stop()
-    fill(servers, "growing", {0: 1})
-    query.once()
-    assert query.found() == rows("growing", {0: 3, 1: 3}), "the others go on"
-    with pytest.raises(StreamingQueryException, match=r"UnreachableError.*broker-b"):
-        query.once(brokerAway_failAfterMs=0)
-    second_broker.start()
-    fill(servers, "growing", {0: 1}, broker="broker-b")
-    query.once()
-    assert query.found() == sorted([*rows("growing", {0: 3, 1: 3}), ("growing", 0, 0)])
-
-
-@pytest.mark.long_elsewhere
-def test_a_running_query_reads_on_while_a_broker_is_away(
-    spark: SparkSession, own_cluster: Cluster, second_broker: AnyBroker, tmp_path: Path
-) -> None:
-    """Its progress shows the broker and the lag, and it ends for neither."""
-    servers = own_cluster.namesrv
-    second_broker.start()
-    with AdminClient(servers) as admin:
-        admin.create_topic("shared", queues=1)
-        wait_until(lambda: len(admin.queue_bounds("shared")) == 2, "queues of both brokers")
-    fill(servers, "shared", {0: 2})
-    query = Stream(
-        spark, tmp_path, nameServer=servers, subscribe="shared", startingOffsets="earliest"
-    )
-    told: list[Lag] = []
-
-    class Progress(StreamingQueryListener):
-        def onQueryStarted(self, event: Any) -> None: ...
-        def onQueryIdle(self, event: Any) -> None: ...
-        def onQueryTerminated(self, event: Any) -> None: ...
-
-        def onQueryProgress(self, event: Any) -> None:
-            told.extend(filter(None, [lag_of_progress(event.progress)]))
-
-    spark.streams.addListener(listener := Progress())
-    running = query.begin(every="200 milliseconds")
-    try:
-        wait_until(lambda: query.found() == rows("shared", {0: 2}), "rows before")
-        second_broker.kill()
-        wait_until(lambda: bool(told) and len(told[-1].away) == 1, "a progress that says so")
-        assert list(told[-1].away) == [QueueKey("shared", "broker-b", 0)]
-        fill(servers, "shared", {0: 3})
-        wait_until(lambda: query.found() == rows("shared", {0: 5}), "rows of broker-a")
-        second_broker.start()
-        fill(servers, "shared", {0: 1}, broker="broker-b")
-        wait_until(lambda: len(query.found()) == 6, "the row of broker-b")
-        wait_until(lambda: not told[-1].away, "a progress without it")
-        assert running.exception() is None
-    finally:
-        running.stop()
-        spark.streams.removeListener(listener)
 
 
 @pytest.mark.only_on("comet")

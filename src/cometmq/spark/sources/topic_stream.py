@@ -115,12 +115,24 @@ class TopicStreamReader(StreamReader):
     # --- Spark asks, on the driver --------------------------------------------------------------
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember where queues end now: this run goes no further."""
+        """Remember where queues end now: this run goes no further.
+
+        Raises:
+            UnreachableError: a broker did not respond, and the options say that this ends the
+                query at once; or no name server did.
+        """
         self._bounded = True
         with contextlib.suppress(GoneError):
             # Where a topic's only broker is away, a checkpoint may know the queues.
             keys = self._selection.queues(self._session)
-            self._target = _maxima(self._planning.bounds(keys, away={}))
+            if self._options.broker_away_fail_after_ms == 0:
+                self._target = _maxima(self._session.bounds(keys))
+                return
+            away: Away = {}
+            self._target = _maxima(self._planning.bounds(keys, away=away))
+            for broker, missing in _by_broker(away):
+                text = "a broker is away, this run reads nothing of it broker=%s queues=%d error=%s"
+                logger.warning(text, broker, len(missing), away[missing[0]])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of a batch."""
@@ -319,8 +331,8 @@ class TopicStreamReader(StreamReader):
         for key, since_ms in held.items():
             if limit_ms is not None and now_ms - since_ms >= limit_ms:
                 raise UnreachableError(
-                    f"{key}: its broker is away for {max(now_ms - since_ms, 0)} ms, expected less"
-                    f" than brokerAway.failAfterMs={limit_ms}: {away[key]}"
+                    f"{key}: its broker has been away for {max(now_ms - since_ms, 0)} ms, expected"
+                    f" less than brokerAway.failAfterMs={limit_ms}: {away[key]}"
                 )
         for broker, keys in _by_broker(held.keys() - self._away.keys()):
             text = "a broker is away, its queues keep their offsets broker=%s queues=%d error=%s"

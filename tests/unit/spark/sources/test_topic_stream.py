@@ -644,7 +644,7 @@ def test_a_query_ends_when_a_broker_is_away_for_longer_than_its_option_says(
     assert two.run.trigger() is None
     two.query.clock.advance(1)
 
-    text = "queue 0 of broker-b: its broker is away for 60000 ms, expected less than .*=60000"
+    text = "queue 0 of broker-b: its broker has been away for 60000 ms, expected less than .*=60000"
     with pytest.raises(UnreachableError, match=text):
         two.run.trigger()
     with pytest.raises(UnreachableError, match=text):
@@ -658,6 +658,27 @@ def test_a_query_ends_at_once_if_its_option_is_zero(brokers: MemoryBrokers, now:
 
     with pytest.raises(UnreachableError, match=r"queue 0 of broker-b.*not registered now"):
         two.query.once(available_now=now)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_with_available_now_may_begin_without_a_broker(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """The broker is back before the first batch, too late for the end of the run."""
+    two = TwoBrokers(brokers, **{"brokerAway_failAfterMs": 0} if fails else {})
+    for key in (two.first, two.second):
+        brokers.send(key, 1)
+    brokers.before["bounds"] = lambda: brokers.away.add("broker-b")
+    if fails:
+        with pytest.raises(UnreachableError, match="queue 0 of broker-b"):
+            two.query.start(available_now=True)
+        return
+    with caplog.at_level(logging.WARNING):
+        run = two.query.start(available_now=True)
+    assert "this run reads nothing of it broker=broker-b queues=1" in caplog.text
+    brokers.away.clear()
+    assert run.drain() == rows(two.first, 2)
+    assert two.query.once(available_now=True) == rows(two.second, 3)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -79,6 +80,16 @@ async def test_what_consumers_tell_is_written_below_one_folder_whatever_their_id
     assert [each.parent.parent for each in written] == [tmp_path]
 
 
+def _read_to_end(descriptor: int) -> bytes:
+    """Return all that was written to a pipe or a terminal, which returns it in pieces."""
+    pieces = []
+    # Linux tells the end of a terminal by an error.
+    with open(descriptor, "rb", buffering=0) as stream, contextlib.suppress(OSError):
+        while piece := stream.read(65_536):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 async def test_a_message_controls_no_terminal_and_reaches_a_program_as_it_is(
     *, is_terminal: bool
@@ -94,8 +105,7 @@ async def test_a_message_controls_no_terminal_and_reaches_a_program_as_it_is(
         )  # fmt: skip
         os.close(write)
         _, err = await process.communicate()
-        out = os.read(read, 65_536).decode()
-        os.close(read)
+        out = _read_to_end(read).decode()
     assert process.returncode == 0, err
     assert ("BODY: " + REMARK in out) != is_terminal
     assert ("\\x1b[2J\\x9b31mdone\\u202e" in out) == is_terminal

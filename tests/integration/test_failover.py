@@ -19,12 +19,20 @@ from cometmq.controller.broker_set import BrokerSet, InSyncRequest
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.flags import SysFlag
+from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 from cometmq.protocol.bodies.controller import EpochEntryCache, SyncStateSet
+from cometmq.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoResponse
 from cometmq.protocol.headers.controller import ControllerAlterSyncStateSetRequest
+from cometmq.protocol.headers.offset import (
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    UpdateConsumerOffsetRequest,
+)
 from cometmq.protocol.headers.topic import DeleteTopicInBrokerRequest, UpdateAndCreateTopicRequest
 from cometmq.protocol.headers.transaction import EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
@@ -381,6 +389,108 @@ async def test_transactions_at_the_old_master_are_decided_after_an_election(
     )
     await elected.client.oneway(first.address, RequestCode.END_TRANSACTION, decision)
     assert await elected.pairs.consume("g", "T", 1) == [b"paid"]
+
+
+async def commit_at(elected: ElectedPairs, broker: Broker, offset: int) -> Command:
+    """Commit an offset of a group in queue 0 of T at a broker, whatever its role."""
+    header = UpdateConsumerOffsetRequest(
+        consumer_group="g", topic="T", queue_id=0, commit_offset=offset
+    )
+    return await elected.call(broker.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+async def committed_at(elected: ElectedPairs, broker: Broker) -> int:
+    """The committed offset of the group, as a broker responds."""
+    header = QueryConsumerOffsetRequest(
+        consumer_group="g", topic="T", queue_id=0, set_zero_if_not_found=False
+    )
+    response = await elected.call(broker.address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+    assert response.code == ResponseCode.SUCCESS, response
+    return response.header(QueryConsumerOffsetResponse).offset
+
+
+async def with_group(elected: ElectedPairs) -> tuple[Broker, Broker]:
+    """A master and a slave that have three messages in T, and the group g."""
+    first, second = await both(elected)
+    for body in (b"1", b"2", b"3"):
+        assert (await elected.send(first, body, "T")).code == ResponseCode.SUCCESS
+    await first.core.groups.create_all(["g"])
+    await until(lambda: "T" in second.core.topics and log_of(first) == log_of(second))
+    return first, second
+
+
+async def test_offsets_that_are_committed_at_the_old_master_are_those_of_the_new_one(
+    elected: ElectedPairs,
+) -> None:
+    """A consumer that has not looked for the new route commits at the old master, one-way."""
+    first, second = await with_group(elected)
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.core.role.master_address == second.address)
+    await until(lambda: is_master(second) and members(second) == {1, 2})
+    await second.core.groups.create_all(["g"])
+
+    assert (await commit_at(elected, first, 2)).code == ResponseCode.SUCCESS
+    assert second.core.offsets.committed("g", "T", 0) == 2
+    assert await committed_at(elected, first) == await committed_at(elected, second) == 2
+    header = UpdateConsumerOffsetRequest(consumer_group="g", topic="T", queue_id=0, commit_offset=3)
+    await elected.client.oneway(first.address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    await until(lambda: second.core.offsets.committed("g", "T", 0) == 3)
+
+
+async def test_a_commit_waits_until_a_broker_that_starts_knows_its_master(
+    elected: ElectedPairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a master that was killed and starts again would take it alone."""
+    monkeypatch.setattr("cometmq.broker.failover.feature.DECISION_S", 0.1)
+    monkeypatch.setattr("cometmq.broker.forwarding.DECIDED_S", LIMIT_S)
+    first, second = await with_group(elected)
+    await elected.pairs.stop(first)
+    await until(lambda: is_master(second) and second.core.role.in_force.is_set())
+    await second.core.groups.create_all(["g"])
+    first = await elected.start("a", controllerAddr="127.0.0.1:1")
+    committing = asyncio.create_task(commit_at(elected, first, 2))
+    first.configuration.set({"controllerAddr": elected.controllers[0].address})
+    assert (await committing).code == ResponseCode.SUCCESS
+    assert second.core.offsets.committed("g", "T", 0) == 2
+    assert first.core.offsets.committed("g", "T", 0) is None
+
+
+async def test_a_slave_takes_commits_while_its_master_is_gone(elected: ElectedPairs) -> None:
+    first, second = await with_group(elected)
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.core.role.master_address == second.address)
+    for controller in elected.controllers:
+        await controller.stop(0.0)
+    elected.controllers.clear()
+    await elected.pairs.stop(second)
+
+    assert (await commit_at(elected, first, 2)).code == ResponseCode.SUCCESS
+    assert await committed_at(elected, first) == 2
+    assert (await commit_at(elected, first, 1)).code == ResponseCode.SUCCESS
+    assert first.core.offsets.committed("g", "T", 0) == 1
+
+
+async def test_a_lock_at_the_old_master_excludes_members_that_lock_at_the_new_one(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await with_group(elected)
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.core.role.master_address == second.address)
+    await until(lambda: is_master(second))
+    await second.core.groups.create_all(["g"])
+    queue = MessageQueue("T", NAME, 0)
+
+    async def lock(broker: Broker, client_id: str, code: int = RequestCode.LOCK_BATCH_MQ) -> bytes:
+        body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=[queue])
+        response = await elected.call(broker.address, code, body=body.encode())
+        assert response.code == ResponseCode.SUCCESS, response
+        return response.body
+
+    assert LockBatchResponseBody.decode(await lock(first, "one")).lock_ok_mq_set == [queue]
+    assert second.features.clients.locks.owner("g", queue) == "one"
+    assert LockBatchResponseBody.decode(await lock(second, "two")).lock_ok_mq_set == []
+    await lock(first, "one", RequestCode.UNLOCK_BATCH_MQ)
+    assert LockBatchResponseBody.decode(await lock(second, "two")).lock_ok_mq_set == [queue]
 
 
 async def test_only_the_log_of_the_master_is_appended_to_that_of_a_slave(

@@ -87,7 +87,7 @@ def assemble(
     delay = DelayFeature(core, durability)
     elected = elect(core, durability, lambda log_end: life.before_truncation(log_end))
     access = AccessFeature(core)
-    forwards = forwarding(core, access.control)
+    forwards = forwarding(core, access.control, elected)
     transactions = TransactionsFeature(core, durability, delay, access.control, forwards)
     filter_servers = FilterServersFeature(core)
     registration = Registration(
@@ -118,7 +118,7 @@ def assemble(
         None if elected is None else elected.role,
         producer_sessions.sessions,
     )
-    clients = ClientsFeature(core)
+    clients = ClientsFeature(core, forwards)
     pulling = PullingFeature(core, durability, delay, access.control)
     registers = RegistrationFeature(core, registration, replication, name_servers)
     features = Features(
@@ -134,7 +134,7 @@ def assemble(
         stats=StatsFeature(sources),
         clients=clients,
         filters=FiltersFeature(core),
-        offsets=OffsetsFeature(core),
+        offsets=OffsetsFeature(core, forwards),
         producer_sessions=producer_sessions,
         sending=SendingFeature(
             core,

@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.broker import forwarding
 from cometmq.broker.forwarding import Forwarding
+from cometmq.broker.offsets.forwarded_commits import ForwardedCommits
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -43,7 +44,12 @@ class Slave:
         self.signed_codes: set[int] = set()
         """The requests that need a signature."""
         needs_signature = self.signed_codes.__contains__
-        self.handle = Forwarding(self.role, client, needs_signature).wrap(self.store)
+        self.decided = asyncio.Event()
+        forwarding = Forwarding(self.role, client, needs_signature, self.decided)
+        self.handle = forwarding.wrap(self.store)
+        self.commit = ForwardedCommits(self.keep, forwarding).handle
+        self.kept: list[str] = []
+        """The offsets that were committed here."""
 
     def store(self, _: Request) -> Response:
         """What the handler does here."""
@@ -51,9 +57,24 @@ class Slave:
             return Response(NOT_AVAILABLE, "slave")
         return Response(remark="stored here")
 
+    def keep(self, request: Request) -> Awaitable[Response | None]:
+        """Commit an offset here; the frames behind the request wait."""
+        self.kept.append(request.command.fields["commitOffset"])
+        request.is_exclusive = True
+
+        async def respond() -> Response:
+            return Response(remark="kept here")
+
+        return respond()
+
     def connect(self) -> Connection:
         """A client's connection."""
-        _, client = link({RequestCode.SEND_MESSAGE_V2: self.handle})
+        _, client = link(
+            {
+                RequestCode.SEND_MESSAGE_V2: self.handle,
+                RequestCode.UPDATE_CONSUMER_OFFSET: self.commit,
+            }
+        )
         return client
 
     async def follow(self, answer: Answer) -> RemotingServer:
@@ -63,7 +84,10 @@ class Slave:
             self.taken.append(request.command)
             return answer(request)
 
-        server = RemotingServer({RequestCode.SEND_MESSAGE_V2: take}, name="master")
+        served = dict.fromkeys(
+            (RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_CONSUMER_OFFSET), take
+        )
+        server = RemotingServer(served, name="master")
         await server.start("127.0.0.1", 0)
         self._stack.push_async_callback(server.stop, 0.0)
         self.role.follow_elected(f"127.0.0.1:{server.port}")
@@ -168,6 +192,94 @@ async def test_a_one_way_request_is_forwarded_and_its_connection_stays(slave: Sl
     await slave.follow(lambda _: Response())
     assert (await send(client)).code == ResponseCode.SUCCESS
     assert [taken.body for taken in slave.taken] == [b"body", b"body"]
+
+
+async def commit(client: Connection, offset: int, **more: object) -> Command:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": f"{offset}"}
+    return await client.call(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        fields=fields,
+        timeout=LIMIT_S,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_commit_is_forwarded_and_not_kept_unless_no_master_is_known(slave: Slave) -> None:
+    slave.decided.set()
+    client = slave.connect()
+    assert (await commit(client, 1)).remark == "kept here"
+    await slave.follow(lambda _: Response(ResponseCode.SYSTEM_ERROR, "refused"))
+    assert (await commit(client, 2)).remark == "refused"
+    assert (slave.kept, len(slave.taken)) == (["1"], 1)
+
+
+async def test_a_commit_is_kept_if_the_master_gives_no_response(
+    slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a slave of RocketMQ does; the frames behind the commit are handled."""
+    slave.decided.set()
+    client = slave.connect()
+
+    def hang_up(request: Request) -> None:
+        request.connection.abort()
+
+    answers: list[Answer] = [
+        lambda _: Response(ResponseCode.GO_AWAY),
+        lambda _: Response(NOT_AVAILABLE, "a slave, too"),
+        hang_up,
+        lambda _: None,
+    ]
+    for number, answer in enumerate(answers):
+        server = await slave.follow(answer)
+        if number == 3:
+            monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
+        assert (await commit(client, number)).remark == "kept here"
+    await server.stop(0.0)
+    assert (await commit(client, 4)).remark == "kept here"
+    assert slave.kept == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_slave_refuses_a_forwarded_commit(slave: Slave) -> None:
+    """The slave that has forwarded it keeps it."""
+    slave.decided.set()
+    await slave.follow(lambda _: Response())
+    response = await commit(slave.connect(), 1, remark=forwarding.FORWARDED)
+    assert (response.code, slave.kept, slave.taken) == (NOT_AVAILABLE, [], [])
+
+
+async def test_an_older_commit_that_fails_does_not_replace_a_newer_one(slave: Slave) -> None:
+    slave.decided.set()
+    arrived = asyncio.Event()
+    pending: list[Request] = []
+
+    def wait(request: Request) -> None:
+        pending.append(request)
+        arrived.set()
+
+    await slave.follow(wait)
+    client = slave.connect()
+    first = asyncio.create_task(commit(client, 1))
+    await arrived.wait()
+    slave.role.change(SYNC_MASTER, MASTER_ID)
+    assert (await commit(client, 2)).remark == "kept here"
+    pending[0].connection.abort()
+    assert (await first).code == ResponseCode.SUCCESS
+    assert slave.kept == ["2"]
+
+
+async def test_a_commit_waits_for_the_first_decision_only_for_a_while(
+    slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "DECIDED_S", 0.01)
+    client = slave.connect()
+    assert (await commit(client, 1)).remark == "kept here"
+    monkeypatch.setattr(forwarding, "DECIDED_S", LIMIT_S)
+    waiting = asyncio.create_task(commit(client, 2))
+    assert (await send(client)).code == NOT_AVAILABLE  # behind the commit, and does not wait
+    await slave.follow(lambda _: Response(remark="master"))
+    slave.decided.set()
+    assert (await waiting).remark == "master"
+    assert slave.kept == ["1"]
 
 
 async def test_bytes_in_flight_are_limited(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
+from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler, QueueLocks
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import Connection, exclusive
+from cometmq.remoting import Connection, Request, Response, exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
     from cometmq.broker.clients.connections import ConnectionsHandler
     from cometmq.broker.clients.relay import RelayHandler
+    from cometmq.broker.forwarding import Forwarding
 
 
 SWEEP_S = 10.0
@@ -27,10 +29,12 @@ class ClientsFeature(BrokerFeature):
 
     Args:
         core: of the broker.
+        forwarding: forwards locks to the elected master; None without a controller.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, forwarding: Forwarding | None) -> None:
         super().__init__(core)
+        self._forwarding = forwarding
         self.locks = QueueLocks(core.clock)
 
     def serve(self, endpoint: Endpoint) -> Feature:
@@ -38,6 +42,11 @@ class ClientsFeature(BrokerFeature):
         core = self._core
         heartbeats = HeartbeatHandler(core)
         locks = LockHandler(self.locks, groups=core.groups)
+        lock, unlock = exclusive(locks.lock), exclusive(locks.unlock)
+        if self._forwarding is not None:
+            # A lock that only a slave grants does not exclude a member that locks at the master.
+            lock = self._forwarding.wrap(lock, unreached=_refuse)
+            unlock = self._forwarding.wrap(unlock, unreached=_refuse)
 
         @Deferred
         def connections() -> ConnectionsHandler:
@@ -57,8 +66,8 @@ class ClientsFeature(BrokerFeature):
                 RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP: heartbeats.consumer_list,
                 RequestCode.CHECK_CLIENT_CONFIG: exclusive(heartbeats.check_client),
-                RequestCode.LOCK_BATCH_MQ: exclusive(locks.lock),
-                RequestCode.UNLOCK_BATCH_MQ: exclusive(locks.unlock),
+                RequestCode.LOCK_BATCH_MQ: lock,
+                RequestCode.UNLOCK_BATCH_MQ: unlock,
                 RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.exclusive(
                     lambda h: h.of_consumers
                 ),
@@ -81,6 +90,11 @@ class ClientsFeature(BrokerFeature):
         """Remove the members of the connection."""
         self._core.consumers.connection_closed(connection)
         self._core.producers.connection_closed(connection)
+
+
+def _refuse(_: Request) -> Response:
+    """Refuse a request that the master has to handle."""
+    raise sent_to_slave()
 
 
 def _jobs(core: Core, locks: QueueLocks) -> list[Job]:

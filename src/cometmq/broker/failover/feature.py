@@ -59,13 +59,16 @@ def elect(
     return Elected(*elect_role(core, durability.commit, before_truncation))
 
 
-def forwarding(core: Core, access: AccessControl | None) -> Forwarding | None:
+def forwarding(
+    core: Core, access: AccessControl | None, elected: Elected | None
+) -> Forwarding | None:
     """Make what forwards requests to the elected master; None without a controller."""
-    if not core.role.is_elected:
+    if elected is None:
         return None
     from cometmq.broker.forwarding import Forwarding
 
-    return Forwarding(core.role, core.client, None if access is None else access.needs_account)
+    needs_signature = None if access is None else access.needs_account
+    return Forwarding(core.role, core.client, needs_signature, elected.role.decided)
 
 
 class FailoverFeature(BrokerFeature):

@@ -11,11 +11,12 @@ from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
+from cometmq.remoting import RequestHandler, exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
+    from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.offsets.reset import ResetHandler
 
 
@@ -23,12 +24,28 @@ FIRST_PERSIST_S = 10.0
 
 
 class OffsetsFeature(BrokerFeature):
-    """Keeps the committed offsets."""
+    """Keeps the committed offsets.
+
+    Args:
+        core: of the broker.
+        forwarding: forwards commits to the elected master; None without a controller.
+    """
+
+    def __init__(self, core: Core, forwarding: Forwarding | None) -> None:
+        super().__init__(core)
+        self._forwarding = forwarding
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""
         core = self._core
         offsets, bounds = OffsetHandler(core), QueueBoundsHandler(core)
+        query: RequestHandler = with_prerequisites(offsets.query)
+        commit: RequestHandler = offsets.update
+        if self._forwarding is not None:
+            from cometmq.broker.offsets.forwarded_commits import ForwardedCommits
+
+            query = self._forwarding.wrap(query, unreached=query)
+            commit = ForwardedCommits(commit, self._forwarding).handle
 
         @Deferred
         def reset() -> ResetHandler:
@@ -38,8 +55,8 @@ class OffsetsFeature(BrokerFeature):
 
         return Feature(
             {
-                RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
-                RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+                RequestCode.QUERY_CONSUMER_OFFSET: query,
+                RequestCode.UPDATE_CONSUMER_OFFSET: commit,
                 RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
                 RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
                 RequestCode.QUERY_CORRECTION_OFFSET: exclusive(offsets.correction),

@@ -130,7 +130,8 @@ def _with_hints(
             constructor(self, *arguments, **named)
         except UnknownSettingError as error:
             line = _line(pattern, arguments)
-            raise ConfigError(_unknown_name(error, class_name, line, parameters)) from None
+            text = _unknown_name(error, class_name, line, parameters, named.get(error.name))
+            raise ConfigError(text) from None
         except WrongCallError as error:
             raise ConfigError(f"{error}: write {_line(pattern, arguments)}") from None
         except WrongAddressError as error:
@@ -181,7 +182,11 @@ def _for_address(met: object, pattern: str) -> str:
 
 
 def _unknown_name(
-    error: UnknownSettingError, class_name: str, line: str, parameters: Sequence[str]
+    error: UnknownSettingError,
+    class_name: str,
+    line: str,
+    parameters: Sequence[str],
+    value: object,
 ) -> str:
     name, known = error.name, [*parameters, *error.known]
     met = f"keyword: there is no setting {name!r}"
@@ -192,6 +197,9 @@ def _unknown_name(
         line = line.replace('topic="orders"', 'subscriptions={"orders": "*", "refunds": "*"}')
     near = [meant] if meant in known else near_names(name, known)
     hint = f"; did you mean {' or '.join(near)}?" if near else ":"
+    if near and near[0] != "name_servers" and f"{near[0]}=" not in line:
+        shown = repr(value) if isinstance(value, int | float) else "..."  # text may be a secret
+        line = f"{line.removesuffix(')')}, {near[0]}={shown})"
     return f"{met}{hint} write {line}"
 
 

@@ -69,8 +69,18 @@ CONSTRUCTORS = [
     ('Producer(url="redis://localhost")', "did you mean name_servers? " + PRODUCER),
     ('Producer(host="localhost", port=6379)', "did you mean name_servers? " + PRODUCER),
     ('Producer(topic="orders")', f"a send names its topic: write {SEND}"),
-    ('Producer(grup="shop")', "did you mean group? " + PRODUCER),
-    ("Producer(retrys=1)", "did you mean retries"),
+    (
+        'Producer(grup="shop")',
+        'did you mean group? write Producer("127.0.0.1:9876", group=...)',
+    ),
+    (
+        "Producer(broker, retris=3)",
+        "did you mean retries? write Producer(broker, retries=3)",
+    ),
+    (
+        'Producer(secret_kye="top")',
+        'did you mean secret_key? write Producer("127.0.0.1:9876", secret_key=...)',
+    ),
     ('PushConsumer("orders", bill, group="billing")', CONSUMER),
     ('PushConsumer("orders", group="billing", handler=bill)', CONSUMER),
     ('PushConsumer(topic="orders", handler=bill)', CONSUMER),

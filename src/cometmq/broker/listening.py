@@ -17,7 +17,7 @@ from cometmq.remoting import (
     RemotingSettings,
     RequestHandler,
     TlsSettings,
-    log_access_warnings,
+    log_tls_warnings,
 )
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.ports import fast_port
@@ -71,7 +71,7 @@ class Listening:
             ConfigError: a port cannot be bound.
         """
         configuration, settings = self._core.configuration, self._core.settings()
-        log_access_warnings(configuration, log)
+        log_tls_warnings(configuration, log)
         handlers: dict[int, RequestHandler] = {}
         main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)

@@ -32,7 +32,7 @@ from cometmq.remoting import (
     TlsClientSettings,
     TlsSettings,
     exclusive,
-    log_access_warnings,
+    log_tls_warnings,
     outgoing_context,
 )
 from cometmq.remoting.config_update import ConfigUpdate
@@ -195,7 +195,7 @@ class Controller:
             ConfigError: the address cannot be bound.
         """
         settings = self._settings()
-        log_access_warnings(self.configuration, log)
+        log_tls_warnings(self.configuration, log)
         await self._server.start(settings.bind_address, settings.listen_port)
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self._server.port)})

@@ -30,7 +30,7 @@ from cometmq.remoting import (
     TlsClientSettings,
     TlsSettings,
     check,
-    log_access_warnings,
+    log_tls_warnings,
     outgoing_context,
 )
 from cometmq.remoting.ports import reachable_host
@@ -99,7 +99,7 @@ class FilterServer:
             ConfigError: the address cannot be bound, or this system cannot sandbox filters.
         """
         settings = self._settings()
-        log_access_warnings(self.configuration, log)
+        log_tls_warnings(self.configuration, log)
         if settings.client_upload_filter_class_enable:
             await self._check_sandbox()
         else:

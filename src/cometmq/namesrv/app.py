@@ -25,7 +25,7 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
-    log_access_warnings,
+    log_tls_warnings,
     outgoing_context,
 )
 from cometmq.remoting.features import handlers_of
@@ -138,7 +138,7 @@ class NameServer:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        log_access_warnings(self.configuration, log)
+        log_tls_warnings(self.configuration, log)
         settings = self._settings()
         await self._server.start(settings.bind_address, settings.listen_port)
         self._started_ms = self._now_ms()

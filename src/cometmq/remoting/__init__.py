@@ -1,5 +1,6 @@
 """Remoting: asyncio carries commands between peers, in both directions over one connection."""
 
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.remoting.connection import Connection
@@ -15,7 +16,7 @@ from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Request, RequestHandler, Response, SuccessFormat, exclusive
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import access_warnings, log_access_warnings, outgoing_context
+from cometmq.remoting.tls import access_warnings, outgoing_context
 
 __all__ = [
     "RemotingServer",
@@ -35,7 +36,7 @@ __all__ = [
     "TlsClientSettings",
     "outgoing_context",
     "access_warnings",
-    "log_access_warnings",
+    "log_tls_warnings",
     "check",
     "ConnectError",
     "CallTimeoutError",

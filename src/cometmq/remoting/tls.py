@@ -9,16 +9,10 @@ import datetime
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import TlsClientSettings, TlsSettings
 from cometmq.system.settings import describe
-
-if TYPE_CHECKING:
-    import logging
-
-    from cometmq.system.configuration import Configuration
 
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS connection; a plain frame begins with 0 or 1."""
@@ -29,21 +23,21 @@ _CLIENT_CERTIFICATE = {
     "require": ssl.CERT_REQUIRED,
 }
 
-_PAGE = "see docs/howto/tls.md"
+PAGE = "see docs/howto/tls.md"
 CLOSED_AFTER_HANDSHAKE = (
     " after the TLS handshake, without a response: it may require a certificate that it trusts,"
-    f" its log says why; {_PAGE}"
+    f" its log says why; {PAGE}"
 )
 """The end of an error. Servers that use asyncio close without an alert, which would say it."""
 _ADVICE = (
     (
         range(80, 95),
         "Python 3.13 and newer require the extensions of RFC 5280 in it and in its authority's:"
-        f" issue them again, {_PAGE}",
+        f" issue them again, {PAGE}",
     ),
     ((9, 10), "renew it, or correct the clock"),
     ((2, 18, 19, 20, 21), "no trusted authority has signed it: trust its authority"),
-    ((62, 64), f"issue it again with this subject alternative name, {_PAGE}"),
+    ((62, 64), f"issue it again with this subject alternative name, {PAGE}"),
 )
 """How to correct a refused certificate, by the error codes of OpenSSL."""
 
@@ -86,12 +80,6 @@ def access_warnings(settings: TlsSettings, client: TlsClientSettings | None = No
     if client is not None:
         found += _unused_by_client(client, settings)
     return found
-
-
-def log_access_warnings(configuration: Configuration, log: logging.Logger) -> None:
-    """Log which settings of TLS have no effect in a server that also opens connections."""
-    for warning in access_warnings(configuration[TlsSettings], configuration[TlsClientSettings]):
-        log.warning("%s", warning)
 
 
 def _unused_by_client(client: TlsClientSettings, server: TlsSettings) -> Iterator[str]:
@@ -190,14 +178,14 @@ def failure_text(problem: BaseException) -> str:
     Source: X509_V_ERR of OpenSSL, alerts of RFC 8446.
     """
     if isinstance(problem, ssl.SSLCertVerificationError):
-        advice = next((text for codes, text in _ADVICE if problem.verify_code in codes), _PAGE)
+        advice = next((text for codes, text in _ADVICE if problem.verify_code in codes), PAGE)
         return f"certificate verify failed: {problem.verify_message.rstrip('.')}; {advice}"
     _, _, alert = str(getattr(problem, "reason", "")).partition("_ALERT_")
     if alert == "CERTIFICATE_REQUIRED":
-        return f"the peer requires a certificate; set one and its key, {_PAGE}"
+        return f"the peer requires a certificate; set one and its key, {PAGE}"
     if "CERTIFICATE" in alert or alert == "UNKNOWN_CA":
         words = alert.replace("_", " ").lower()
-        return f"the peer refused this end's certificate: {words}; its log says why, {_PAGE}"
+        return f"the peer refused this end's certificate: {words}; its log says why, {PAGE}"
     return str(problem)
 
 

@@ -1,7 +1,6 @@
 """Checks of certificates: files, keys, expiry, chain and names.
 
-A server's certificate is checked as a client does it: by a handshake, here in memory. Source:
-X509_V_ERR of OpenSSL.
+A server's certificate is checked as a client does it: by a handshake, here in memory.
 """
 
 from __future__ import annotations
@@ -10,27 +9,24 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cometmq.cli.doctor.findings import WORST_FIRST, Finding, Level, fine
 from cometmq.model.errors import ConfigError
-from cometmq.model.nouns import counted
 from cometmq.remoting import TlsClientSettings, TlsSettings
-from cometmq.remoting.tls import client_context, server_context
+from cometmq.remoting.certificates import (
+    DAYS_WARNING,
+    Verdict,
+    days_left,
+    end_text,
+    handshake,
+    verdict_on_client,
+    verifier,
+)
+from cometmq.remoting.tls import PAGE, server_context
 from cometmq.system.configuration import Configuration
 
-DAYS_WARNING, DAYS_PROBLEM = 30, 7
-_DAY_S = 86_400
-_ROUNDS_MAX = 10
-"""A handshake needs three."""
-PAGE = "see docs/howto/tls.md"
-
-
-class _Verdict(NamedTuple):
-    """The judgement of a peer on a certificate: its content, or why the peer refuses it."""
-
-    content: dict[str, Any]
-    refusal: str
+DAYS_PROBLEM = 7
 
 
 def certificates(
@@ -77,11 +73,11 @@ def _certificate_of_server(
         yield _unusable(subject, problem)
         return
     context.verify_mode = ssl.CERT_NONE
-    verdict = _handshake(context, _verifier(settings.certificate))
+    verdict = handshake(context, verifier(settings.certificate))
     yield from _expiry(subject, verdict, now_s)
     if trusted:
-        verdict = _handshake(context, _verifier(trusted))
-        if verdict.refusal and not _is_about_time(verdict.refusal):
+        verdict = handshake(context, verifier(trusted))
+        if verdict.refusal and not verdict.is_about_time:
             yield Finding(
                 "certificates", Level.PROBLEM, subject,
                 f"refused with the authorities of tls.client.trustCertPath: {verdict.refusal}",
@@ -90,10 +86,10 @@ def _certificate_of_server(
             )  # fmt: skip
         elif not verdict.refusal:
             yield from _extensions(context, trusted, subject)
-    verifier = _verifier(settings.certificate)
-    verifier.check_hostname = True
-    verdict = _handshake(context, verifier, host)
-    if verdict.refusal and not _is_about_time(verdict.refusal):
+    peer = verifier(settings.certificate)
+    peer.check_hostname = True
+    verdict = handshake(context, peer, host)
+    if verdict.refusal and not verdict.is_about_time:
         yield Finding(
             "certificates", Level.WARNING, subject, f"it does not name {host}: {verdict.refusal}",
             f"{host} as a subject alternative name: clients that check the host refuse it",
@@ -103,9 +99,9 @@ def _certificate_of_server(
 
 def _extensions(context: ssl.SSLContext, trusted: str, subject: str) -> Iterator[Finding]:
     """Check what clients on Python 3.13 and newer check, on every Python."""
-    verifier = _verifier(trusted)
-    verifier.verify_flags |= ssl.VERIFY_X509_STRICT
-    if refusal := _handshake(context, verifier).refusal:
+    peer = verifier(trusted)
+    peer.verify_flags |= ssl.VERIFY_X509_STRICT
+    if refusal := handshake(context, peer).refusal:
         yield Finding(
             "certificates", Level.WARNING, subject,
             f"refused with the authorities of tls.client.trustCertPath: {refusal}",
@@ -116,23 +112,12 @@ def _extensions(context: ssl.SSLContext, trusted: str, subject: str) -> Iterator
 
 def _certificate_of_client(settings: TlsClientSettings, now_s: float) -> Iterator[Finding]:
     subject = f"tls.client.certPath={settings.certificate}"
-    certificate, key, password = settings.certificate, settings.key, settings.key_password
     try:
-        context = client_context(certificate=certificate, key=key, key_password=password)
-        server = server_context(
-            TlsSettings(
-                certificate=certificate,
-                key=key,
-                key_password=password,
-                client_certificate="require",
-            )
-        )
+        verdict = verdict_on_client(settings)
     except ConfigError as problem:
         yield _unusable(subject, problem)
         return
-    server.load_verify_locations(settings.certificate)
-    server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    yield from _expiry(subject, _handshake(server, context, of_client=True), now_s)
+    yield from _expiry(subject, verdict, now_s)
 
 
 def _unusable(subject: str, problem: ConfigError) -> Finding:
@@ -142,46 +127,7 @@ def _unusable(subject: str, problem: ConfigError) -> Finding:
     )  # fmt: skip
 
 
-def _verifier(authorities: str) -> ssl.SSLContext:
-    """Return a client that trusts the certificates of a file, with or without their authority."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(authorities)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
-def _handshake(
-    server: ssl.SSLContext, client: ssl.SSLContext, host: str = "", *, of_client: bool = False
-) -> _Verdict:
-    """Let two ends shake hands in memory; return what one says of the other's certificate."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(to_client, to_server, server_hostname=host or None),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    judge = ends[1] if of_client else ends[0]
-    for _ in range(_ROUNDS_MAX):
-        waiting = 0
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                waiting += 1
-            except ssl.SSLCertVerificationError as problem:
-                return _Verdict({}, problem.verify_message)
-            except ssl.SSLError as problem:
-                return _Verdict({}, str(problem))
-        if not waiting:
-            return _Verdict(judge.getpeercert() or {}, "")
-    return _Verdict({}, "the handshake does not end")
-
-
-def _is_about_time(refusal: str) -> bool:
-    return "expired" in refusal or "not yet valid" in refusal
-
-
-def _expiry(subject: str, verdict: _Verdict, now_s: float) -> Iterator[Finding]:
+def _expiry(subject: str, verdict: Verdict, now_s: float) -> Iterator[Finding]:
     renew = f"renew it, and start the server again; {PAGE}"
     if verdict.refusal:
         yield Finding(
@@ -193,19 +139,14 @@ def _expiry(subject: str, verdict: _Verdict, now_s: float) -> Iterator[Finding]:
 
 def _lifetime(subject: str, content: dict[str, Any], now_s: float, action: str) -> Finding:
     end = content["notAfter"]
-    days = (ssl.cert_time_to_seconds(end) - now_s) / _DAY_S
+    days = days_left(content, now_s)
     if days > DAYS_WARNING:
         return fine("certificates", subject, f"valid until {end}")
-    when = (
-        f"it expires on {end}, in {counted(round(days), 'day')}"
-        if days > 0
-        else f"it expired on {end}"
-    )
     return Finding(
         "certificates",
         Level.PROBLEM if days <= DAYS_PROBLEM else Level.WARNING,
         subject,
-        when,
+        end_text(content, now_s),
         f"more than {DAYS_WARNING} days",
         action,
     )

@@ -67,6 +67,8 @@ class MemoryBrokers:
         """The clock of all brokers: each message takes a millisecond."""
         self.pulled: list[Filter | None] = []
         self.pulled_by: list[str] = []
+        self.retries: list[tuple[float, int | None]] = []
+        """The retry policies of `retrying`."""
         self.waits_s: list[float] = []
         """How long readers would wait for a broker that is away."""
 
@@ -74,6 +76,7 @@ class MemoryBrokers:
         return self
 
     def retrying(self, limit_s: float, *, retries: int | None = None) -> MemoryBrokers:
+        self.retries.append((limit_s, retries))
         return self
 
     # --- what happens to it ---------------------------------------------------------------------

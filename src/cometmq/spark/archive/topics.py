@@ -357,6 +357,7 @@ def _given(settings: ArchiveTopicsSettings) -> dict[str, str]:
 def _options(settings: ArchiveTopicsSettings) -> dict[str, str]:
     return {
         "startingOffsets": "earliest",
+        "brokerAway.failAfterMs": "0",  # a run that is done has archived all queues
         **_given(settings),
         "rocketmq.namesrv.addr": settings.name_servers,
         "subscribe": ",".join(settings.topics),

@@ -147,8 +147,8 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     its queues keep their offsets, and the batch is planned without them."""
 
     broker_away_fail_after_ms: int | None = option(None, "brokerAway.failAfterMs", unit="ms", low=0)
-    """A stream fails when a broker has been away for this long; 0 fails at once. Without it, a
-    stream goes on with the other brokers."""
+    """A stream fails when a broker has been away for this long. With 0 it retries and then fails,
+    as a batch read does. Without it, a stream goes on with the other brokers."""
 
     pull_timeout_ms: int = option(120_000, "pull.timeoutMs", unit="ms", low=1)
     """How long a task waits for planned messages before it fails. A task of a stream waits longer

@@ -125,11 +125,9 @@ class TopicStreamReader(StreamReader):
         with contextlib.suppress(GoneError):
             # Where a topic's only broker is away, a checkpoint may know the queues.
             keys = self._selection.queues(self._session)
-            if self._options.broker_away_fail_after_ms == 0:
-                self._target = _maxima(self._session.bounds(keys))
-                return
             away: Away = {}
-            self._target = _maxima(self._planning.bounds(keys, away=away))
+            fails = self._options.broker_away_fail_after_ms == 0
+            self._target = _maxima(self._planning.bounds(keys, away=None if fails else away))
             for broker, missing in _by_broker(away):
                 text = "a broker is away, this run reads nothing of it broker=%s queues=%d error=%s"
                 logger.warning(text, broker, len(missing), away[missing[0]])
@@ -211,8 +209,10 @@ class TopicStreamReader(StreamReader):
 
     @property
     def _planning(self) -> BrokerSession:
-        """A session that gives a broker up soon: there is another trigger."""
+        """A session that gives a broker up soon, if the query goes on without it."""
         options = self._options
+        if options.broker_away_fail_after_ms == 0:
+            return self._session
         return self._session.retrying(options.broker_away_after_ms / 1000, retries=options.retries)
 
     def _identity(self, session: BrokerSession) -> QueueIdentity:

@@ -17,6 +17,7 @@ from cometmq.spark.archive.log import application_of
 from cometmq.spark.archive.tables import ArchiveTable, open_table
 from cometmq.spark.errors import ConflictError, PlaceError
 from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, to_json
+from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import CORE
 from cometmq.spark.sources.ranges import RangeReader
@@ -357,3 +358,16 @@ def test_what_is_missing_is_named(settings: ArchiveTopicsSettings) -> None:
     for to in ("", "s3://bucket/archive"):
         with pytest.raises(ConfigError, match="expected checkpoint"):
             topics._place_of_checkpoint(replace(settings, to=to))
+
+
+@pytest.mark.parametrize(
+    ("given", "after_ms"), [((), 0), (("brokerAway.failAfterMs=60000",), 60_000)]
+)
+def test_a_run_fails_if_a_broker_is_away_unless_its_options_say_otherwise(
+    given: tuple[str, ...], after_ms: int
+) -> None:
+    """A run that is done has archived the messages of all queues."""
+    settings = ArchiveTopicsSettings(name_servers="n:1", topics=("t",), to="x", options=given)
+    options = parse_options(TopicReadOptions, topics._options(settings))
+
+    assert options.broker_away_fail_after_ms == after_ms

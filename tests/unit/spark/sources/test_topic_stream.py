@@ -660,6 +660,25 @@ def test_a_query_ends_at_once_if_its_option_is_zero(brokers: MemoryBrokers, now:
         two.query.once(available_now=now)
 
 
+@pytest.mark.parametrize(
+    ("options", "retries"),
+    [
+        ({}, [(3.0, 10)]),
+        ({"brokerAway_failAfterMs": 0}, []),
+        ({"brokerAway_afterMs": 9}, [(0.009, 10)]),
+    ],
+)
+def test_a_stream_gives_a_broker_up_soon_if_it_goes_on_without_it(
+    brokers: MemoryBrokers, options: dict[str, Any], retries: list[tuple[float, int]]
+) -> None:
+    two = TwoBrokers(brokers, **options)
+    brokers.retries.clear()
+    brokers.send(two.first, 1)
+    two.run.trigger()
+
+    assert set(brokers.retries) == set(retries)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_run_with_available_now_may_begin_without_a_broker(
     brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture, fails: bool

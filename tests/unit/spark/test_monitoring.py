@@ -14,6 +14,7 @@ from cometmq.spark.offsets import QueueKey
 from cometmq.spark.sink.counts import Sent, add_counts
 from cometmq.spark.sources.lag import Lag
 from support.checks.manual_clock import ManualClock
+from support.processes.collector import collecting, labels_of, points_of
 from support.wire.metrics_page import Scraped
 
 A, A1, B = QueueKey("t", "a", 0), QueueKey("t", "a", 1), QueueKey("t", "b", 0)
@@ -86,3 +87,21 @@ def test_the_endpoint_serves_while_the_listener_is_open() -> None:
             text = response.read().decode()
 
     assert Scraped(text).value("cometmq_spark_rows_total", query="q", node_type="spark") == 3
+
+
+def test_a_collector_of_opentelemetry_gets_the_metrics() -> None:
+    with collecting() as (collector, port):
+        target = f"http://127.0.0.1:{port}"
+        settings = MetricsSettings(
+            exporter="OTLP_GRPC",
+            grpc_target=target,
+            grpc_interval_ms=1_000,
+            label_text="job_name:x",
+        )
+        with StreamMetrics(settings) as metrics:
+            metrics.note("run", Lag("q", 0, {A: 9}, rows=3))
+            collector.wait_for(1)
+
+    (point,) = points_of(collector.metrics()["cometmq_spark_rows_total"])
+    assert point.as_int == 3
+    assert labels_of(point) == {"node_type": "spark", "job_name": "x", "query": "q"}

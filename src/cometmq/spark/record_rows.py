@@ -104,21 +104,13 @@ class RecordRows:
         self._row_bytes = row_bytes
         self._max_rows = max_rows
         self._max_bytes = min(max_bytes, BATCH_BYTES_MAX)
-        self._room = _ROWS_MIN
-        self.records = _zeros("q", _ROWS_MIN)
-        self.stores = _zeros("q", _ROWS_MIN)
-        self.heads = _zeros("q", _ROWS_MIN)
-        self.flags = _zeros("i", _ROWS_MIN)
-        self.host_sizes = _zeros("i", _ROWS_MIN)
-        self.faults = _zeros("i", _ROWS_MIN)
-        self.entries = _zeros("i", _ROWS_MIN)
-        self.starts = _zeros("q", _ROWS_MIN * KINDS)
-        self.sizes = _zeros("i", _ROWS_MIN * KINDS)
-        self._entry_room = _ENTRIES_MIN
-        self.name_starts = _zeros("q", _ENTRIES_MIN)
-        self.name_sizes = _zeros("i", _ENTRIES_MIN)
-        self.value_starts = _zeros("q", _ENTRIES_MIN)
-        self.value_sizes = _zeros("i", _ENTRIES_MIN)
+        self.records = self.stores = self.heads = self.starts = _zeros("q", 0)
+        self.flags = self.host_sizes = self.faults = self.entries = self.sizes = _zeros("i", 0)
+        self.name_starts = self.value_starts = _zeros("q", 0)
+        self.name_sizes = self.value_sizes = _zeros("i", 0)
+        self._room = self._entry_room = 0
+        self._make_room()
+        self._make_entry_room(_ENTRIES_MIN)
         self._hosts: dict[bytes, tuple[int, int]] = {}
         self._host_at = _zeros("q", KINDS)
         self._host_bytes = _zeros("i", KINDS)
@@ -184,7 +176,7 @@ class RecordRows:
 
     def _make_room(self) -> None:
         """Make room for more rows."""
-        room = 4 * self._room
+        room = max(_ROWS_MIN, 4 * self._room)
         self.records = _longer(self.records, "q", room)
         self.stores = _longer(self.stores, "q", room)
         self.heads = _longer(self.heads, "q", room)

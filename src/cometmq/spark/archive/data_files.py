@@ -90,8 +90,11 @@ def write_files(table: pa.Table, create: Create, form: Form) -> list[DataFile]:
     """Write rows to new files; while one file goes to the disk, the next one is encoded."""
 
     def write(part: Part) -> DataFile:
-        name = f"date={part.date}/{NEW_FILE}-{uuid4().hex}.parquet"
-        return _data_file(part, name, _write(part.rows, create(name), form))
+        topic, date, rows = part
+        name = f"date={date}/{NEW_FILE}-{uuid4().hex}.parquet"
+        size = _write(rows, create(name), form)
+        newest_ms = int(_numbers(rows, "store_timestamp").max()) // 1000
+        return DataFile(name, topic, date, rows.num_rows, size, newest_ms, _statistics(rows))
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         return list(pool.map(write, parts_of(table)))
@@ -117,36 +120,18 @@ def parts_of(table: pa.Table) -> list[Part]:
     ]
 
 
-def _data_file(part: Part, name: str, size: int) -> DataFile:
-    newest = int(_numbers(part.rows, "store_timestamp").max()) // 1000
-    return DataFile(
-        name, part.topic, part.date, part.rows.num_rows, size, newest, _statistics(part.rows)
-    )
-
-
 def _statistics(rows: pa.Table) -> str:
-    lowest, highest, nulls = {}, {}, {}
+    """Return bounds as Delta writes them in JSON; store times have whole milliseconds."""
+    facts: dict[str, Any] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in _BOUNDED:
+        facts["nullCount"][name] = rows[name].null_count
         bounds = pc.min_max(rows[name])
-        nulls[name] = rows[name].null_count
-        if bounds["min"].is_valid:
-            lowest[name], highest[name] = _json_value(bounds["min"]), _json_value(bounds["max"])
-    return json.dumps(
-        {
-            "numRecords": rows.num_rows,
-            "minValues": lowest,
-            "maxValues": highest,
-            "nullCount": nulls,
-        }
-    )
-
-
-def _json_value(value: pa.Scalar) -> Any:
-    """Return a value as Delta writes it in JSON; store times have whole milliseconds."""
-    met = value.as_py()
-    if isinstance(met, datetime):
-        return f"{met:%Y-%m-%dT%H:%M:%S}.{met.microsecond // 1000:03}Z"
-    return met
+        for side, value in (("minValues", bounds["min"]), ("maxValues", bounds["max"])):
+            if isinstance(met := value.as_py(), datetime):
+                met = f"{met:%Y-%m-%dT%H:%M:%S}.{met.microsecond // 1000:03}Z"
+            if met is not None:
+                facts[side][name] = met
+    return json.dumps({"numRecords": rows.num_rows, **facts})
 
 
 def _write(rows: pa.Table, created: AbstractContextManager[Any], form: Form) -> int:

@@ -52,7 +52,8 @@ def test_readers_are_made_for_the_schema_that_was_asked() -> None:
     reader = source().reader(FEW)
 
     assert type(reader) is TopicBatchReader
-    assert isinstance(source().streamReader(FEW), TopicStreamReader)
+    stream = source().streamReader(FEW)
+    assert isinstance(getattr(stream, "_reader", stream), TopicStreamReader)
 
 
 def test_no_reader_takes_conditions_of_spark() -> None:

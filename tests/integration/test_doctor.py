@@ -97,3 +97,5 @@ async def test_the_page_holds(tmp_path: Path) -> None:
         found, _ = await asyncio.to_thread(partial(doctor, *words, folder=tmp_path))
         assert level(found, "clocks") == "fine"
         assert level(found, "masters") == "warning"
+        [broker] = [each for each in found["findings"] if each["check"] == "brokers"]
+        assert broker["met"].startswith("responds")  # by its file, and by the name server

@@ -11,8 +11,9 @@ import pytest
 
 from cometmq.broker.app import SETTINGS as BROKER_SETTINGS
 from cometmq.broker.app import Broker
-from cometmq.cli.doctor import cluster_checks
-from cometmq.cli.doctor.findings import GIVE_ADMINISTRATOR, Finding, Level
+from cometmq.cli.doctor import cluster_checks, server_checks
+from cometmq.cli.doctor.findings import GIVE_ADMINISTRATOR, Finding, Level, run_checks
+from cometmq.cli.doctor.host import Host
 from cometmq.client import (
     AdminClient,
     Filter,
@@ -388,6 +389,31 @@ async def test_a_broker_that_is_fenced_is_found(
     assert finding.level is Level.PROBLEM
     assert "this broker is fenced: the controllers do not know the id 1" in finding.met
     assert "sends are refused, and nothing is acknowledged: this broker is fenced" in caplog.text
+
+
+async def test_a_fenced_broker_that_no_name_server_knows_is_found_by_its_file(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.failover.feature.DECISION_S", 0.1)
+    own = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:1"}
+    broker = await servers.broker(**own)
+    file = tmp_path / "copy.conf"
+    own |= {"listenPort": broker.address.rpartition(":")[2], "namesrvAddr": servers.names[0]}
+    own |= {"brokerName": "a", "bindAddress": LOOPBACK}
+    file.write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+
+    async def examine() -> list[Finding]:
+        checks = server_checks.checks("broker", file, tmp_path / "store", Host())
+        return await run_checks([each for each in checks if each.name == "brokers"], CHECK_S)
+
+    assert bad(await servers.examine(), "sends") == []
+    responds, finding = await examine()
+    assert (responds.subject, responds.level) == (f"a ({broker.address})", Level.FINE)
+    assert (finding.check, finding.level) == ("sends", Level.PROBLEM)
+    assert "acknowledges nothing: the controllers have not decided the role of" in finding.met
+    await broker.stop()
+    [finding] = await examine()
+    assert (finding.level, finding.met) == (Level.FINE, "no broker listens there now")
 
 
 async def test_a_broker_outside_of_the_in_sync_set_is_found(servers: Servers) -> None:

@@ -60,4 +60,8 @@ class Sources(msgspec.Struct, frozen=True):
             return f"the store refuses messages until a restart: {failure}"
         acknowledgements = self.master.acknowledgements
         refusal = acknowledgements.fenced or acknowledgements.refusal
-        return "" if refusal is None else refusal.remark
+        if refusal is not None:
+            return refusal.remark
+        if self.elected is not None and not self.elected.decided.is_set():
+            return "the controllers have not decided the role of this broker since its start"
+        return ""

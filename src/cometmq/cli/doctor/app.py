@@ -42,6 +42,7 @@ def doctor(
         findings += run(run_checks(checks, timeout_s))
     if namesrv is not None:
         findings += run(_cluster(namesrv, timeout_s))
+    findings = list(dict.fromkeys(findings))  # a registered broker is examined twice
     text = report.as_json(findings) if as_json else report.as_text(findings, everything=everything)
     sys.stdout.write(text)
     return report.exit_code(findings, strict=strict)

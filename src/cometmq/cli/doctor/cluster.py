@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cometmq.cli.doctor.findings import Finding, fine
 from cometmq.client import AdminClient
 from cometmq.protocol.bodies.route import MASTER_ID, BrokerData
 
@@ -50,6 +51,12 @@ class Broker(NamedTuple):
         """Return a setting that is a number; the default if this broker does not have it."""
         text = self.config.get(key, "")
         return int(text) if text.isdigit() else default
+
+
+def responds(broker: Broker) -> Finding:
+    """Return the finding that a broker responds, with its version."""
+    version = broker.figures.get("brokerVersionDesc", "version unknown")
+    return fine("brokers", broker.subject, f"responds, {version}")
 
 
 class Cluster:

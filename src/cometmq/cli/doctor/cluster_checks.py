@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cometmq.cli.doctor import clocks, replication, topics_and_groups
-from cometmq.cli.doctor.cluster import Broker, Cluster
+from cometmq.cli.doctor.cluster import Broker, Cluster, responds
 from cometmq.cli.doctor.findings import (
     Check,
     Finding,
@@ -189,9 +189,7 @@ async def _ask_broker(cluster: Cluster, name: str, number: int, address: str) ->
     broker = Broker(name, number, address, figures, config)
     cluster.brokers.append(broker)
     return [
-        fine(
-            "brokers", subject, f"responds, {figures.get('brokerVersionDesc', 'version unknown')}"
-        ),
+        responds(broker),
         clocks.judge(subject, clocks.offset_of(figures, sent_ms, received_ms)),
         *disk_space(broker),
     ]

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.access.signer import credentials_of
+from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli import configurations
-from cometmq.cli.doctor import clocks, disk, host, settings
+from cometmq.cli.doctor import clocks, disk, host, replication, settings
 from cometmq.cli.doctor.certificates import certificates
+from cometmq.cli.doctor.cluster import Broker, Cluster, responds
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread, no_result
 from cometmq.cli.server_options import ServerOptions
 from cometmq.client import AdminClient
 from cometmq.client.settings import ClientSettings
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.times import now_ms
-from cometmq.remoting import TlsClientSettings, TlsSettings
+from cometmq.remoting import ConnectError, TlsClientSettings, TlsSettings
+from cometmq.remoting.ports import reachable_host
 from cometmq.store import StoreSettings
 from cometmq.system.configuration import Configuration
 
@@ -88,6 +92,12 @@ def checks(
     ]
     if StoreSettings in configuration:
         found += _checks_of_store(configuration[StoreSettings], machine)
+    if config is not None and BrokerSettings in configuration:
+        broker = configuration[BrokerSettings]
+        if broker.listen_port:  # else the system chooses it
+            found.append(
+                Check("brokers", _subject(broker), partial(_running_broker, configuration))
+            )
     if (
         compares_clocks
         and BrokerSettings in configuration
@@ -109,6 +119,42 @@ def _checks_of_store(store: StoreSettings, machine: host.Host) -> list[Check]:
             ("sync-speed", partial(disk.sync_speed, folder)),
         )
     ]
+
+
+def _subject(broker: BrokerSettings) -> str:
+    return f"{broker.broker_name} ({broker_address(broker).at(broker.listen_port)})"
+
+
+async def _running_broker(configuration: Configuration) -> list[Finding]:
+    """Look whether the broker with these settings runs, and refuses sends.
+
+    Name servers do not know a broker that is refused from its start on. It is requested at the
+    address that it registers, and at the one where it listens.
+    """
+    broker, problem = configuration[BrokerSettings], CometError()
+    subject, registered = _subject(broker), broker_address(broker).at(broker.listen_port)
+    listens = host_and_port(reachable_host(broker.bind_address), broker.listen_port)
+    names = ";".join(broker.namesrv_addr) or registered  # gets no request
+    async with AdminClient(names, client=client_settings(configuration)) as admin:
+        for address in dict.fromkeys((registered, listens)):
+            try:
+                figures = await admin.broker_runtime_info(address)
+            except CometError as met:
+                problem = met
+                continue
+            cluster = Cluster(admin)
+            cluster.brokers.append(
+                Broker(broker.broker_name, broker.broker_id, registered, figures, {})
+            )
+            return [
+                responds(cluster.brokers[0]),
+                *replication.refusing(cluster),
+                *replication.set_aside(cluster),
+            ]
+    if isinstance(problem, ConnectError):
+        return [fine("brokers", subject, "no broker listens there now")]
+    action = "look whether a broker with these settings listens; see docs/howto/troubleshoot.md"
+    return [no_result("brokers", Level.WARNING, subject, problem, action)]
 
 
 async def _clocks(configuration: Configuration, name_servers: str) -> list[Finding]:

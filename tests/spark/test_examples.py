@@ -54,7 +54,8 @@ TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
     "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
     "11_usage", "12_replay", "13_dead_letters", "14_latency_from_traces", "15_audit_a_replica",
-    "16_topic_to_delta", "17_topic_to_iceberg", "pipeline_demo", "pipeline_shop",
+    "16_topic_to_delta", "17_topic_to_iceberg", "18_changes_to_delta",
+    "pipeline_demo", "pipeline_shop",
 }  # fmt: skip
 
 Run = Callable[..., str]

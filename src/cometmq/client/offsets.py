@@ -134,6 +134,10 @@ RENEW_AFTER = 12
 """Every how many times an offset that does not move is written again: a broker may lose it."""
 
 
+_Broker = tuple[str | None, float]
+"""The address that gets the offset of a queue, and when the connection to it was opened."""
+
+
 class RemoteOffsetStore(OffsetsInMemory):
     """Stores a group's offsets at the brokers of the queues.
 
@@ -151,8 +155,9 @@ class RemoteOffsetStore(OffsetsInMemory):
         super().__init__()
         self._group = group
         core = core_of(instance)
+        self._core = core
         self._offsets = QueueOffsets(core.routes, core.brokers)
-        self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
+        self._written: dict[MessageQueue, tuple[QueueOffset, int, _Broker]] = {}
         self._failures = FailureLog(
             log,
             fails="cannot commit an offset, retrying",
@@ -183,13 +188,15 @@ class RemoteOffsetStore(OffsetsInMemory):
         if offset is not None:
             self.update(queue, offset)
         if offset:  # 0 may mean that there is none, and then must be sent
-            self._written[queue] = (offset, 0)
+            self._written[queue] = (offset, 0, self._broker_of(queue))
         return offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> Failures:
         """Send these queues' offsets to their brokers in parallel; returns after the responses.
 
-        An unchanged offset is sent only from time to time. A failure is logged, and the offset is
+        An unchanged offset is sent only from time to time, and once after the connection to its
+        broker was opened again, or another broker has become the master: after a crash these may
+        lack what the broker had acknowledged. A failure is logged, and the offset is
         sent again next time.
 
         The first offset of a topic is sent to a broker alone: a RocketMQ broker creates the
@@ -222,13 +229,18 @@ class RemoteOffsetStore(OffsetsInMemory):
 
     def _is_due(self, queue: MessageQueue) -> bool:
         offset = self.position(queue)
-        written, skipped = self._written.get(queue, (None, 0))
+        written, skipped, broker = self._written.get(queue, (None, 0, None))
         if offset is None:
             return False
-        if offset != written or skipped + 1 >= RENEW_AFTER:
+        if offset != written or skipped + 1 >= RENEW_AFTER or broker != self._broker_of(queue):
             return True
-        self._written[queue] = (offset, skipped + 1)
+        self._written[queue] = (offset, skipped + 1, broker)
         return False
+
+    def _broker_of(self, queue: MessageQueue) -> _Broker:
+        route = self._core.routes.known(queue.topic)
+        address = None if route is None else route.readable(queue)
+        return address, self._core.connected_s(address or "")
 
     async def _send(self, queue: MessageQueue) -> BaseException | None:
         offset = self.position(queue)
@@ -241,7 +253,7 @@ class RemoteOffsetStore(OffsetsInMemory):
             self._failures.failed(queue.broker_name, error)
             return error
         if self.position(queue) is not None:
-            self._written[queue] = (offset, 0)
+            self._written[queue] = (offset, 0, self._broker_of(queue))
         self._opened.add((queue.topic, queue.broker_name))
         return None
 

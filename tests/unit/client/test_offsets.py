@@ -291,6 +291,33 @@ async def test_an_offset_that_did_not_move_is_told_again_only_now_and_then(kept:
     assert kept.commits == [(0, 5), (0, 5)]
 
 
+async def test_an_offset_is_told_again_after_the_broker_was_away(kept: Kept) -> None:
+    """A broker that was killed, or another master, may lack it."""
+    kept.store.update(ONE, QueueOffset(5))
+    await kept.store.persist([ONE])
+    await kept.broker.be_away(0.0)
+    await kept.store.stored(TWO)  # opens a connection
+    for _ in range(3):
+        await kept.store.persist([ONE])
+
+    assert kept.commits == [(0, 5), (0, 5)]
+
+
+async def test_an_offset_is_told_to_a_broker_that_becomes_the_master() -> None:
+    old, new = GroupBroker(), GroupBroker()
+    async with ScriptedCluster([old, new]) as cluster, ClientCore(cluster.address) as instance:
+        cluster.name_server.routes["t"] = route({"a": old.address})
+        store = RemoteOffsetStore(instance, "g")
+        store.update(ONE, QueueOffset(5))
+        await store.persist([ONE])
+        cluster.name_server.routes["t"] = route({"a": new.address})
+        await instance.routes.refresh("t")
+        for _ in range(3):
+            await store.persist([ONE])
+
+    assert [len(broker.commits) for broker in (old, new)] == [1, 1]
+
+
 async def test_a_queue_without_an_offset_is_not_told(kept: Kept) -> None:
     await kept.store.persist([ONE])
 

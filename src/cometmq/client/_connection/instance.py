@@ -435,7 +435,7 @@ class ClientCore(Lifecycle):
         if address is None:
             raise TopicNotFoundError(topic, "its route names no broker")
         members = await self.brokers.members(address, group)
-        return MemberList(members, address, self._connected_s.get(address, -math.inf))
+        return MemberList(members, address, self.connected_s(address))
 
     async def heartbeat(self) -> None:
         """Send a heartbeat with all producers and consumers to every known broker."""
@@ -529,6 +529,10 @@ class ClientCore(Lifecycle):
             self.heartbeat_soon(address)
         for listener in self.on_broker:
             listener(address)
+
+    def connected_s(self, address: str) -> float:
+        """Return when the last connection to a broker was opened, on the clock of the loop."""
+        return self._connected_s.get(address, -math.inf)
 
     def _disconnected(self, address: str) -> None:
         for listener in self.on_broker_lost:

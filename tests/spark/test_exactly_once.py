@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +22,8 @@ from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.sink import Origin, Sent, TopicWriter
 from support.controllers.elected_processes import COMET, running_elected
 from support.controllers.failover_load import TOPIC, create_topic
+from support.runner.tiers import new_seed, rounds
+from support.spark.attempts import Attempt, bodies_of
 from support.spark.topic_audit import stored
 
 pytestmark = [pytest.mark.long_elsewhere, pytest.mark.only_on("comet")]
@@ -169,6 +175,51 @@ def test_killed_brokers_lose_and_repeat_nothing(make_cluster: Callable[..., Clus
 
     assert sent.rows == 6_000
     assert bodies(cluster.namesrv, topic, 6_000) == list(range(6_000))
+
+
+def test_attempts_that_are_killed_stopped_and_doubled_store_each_row_once(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """Each run is one task; the moments of the signals and the orders of the rows are random."""
+    cluster = make_cluster()
+    connection = connect(cluster.broker)
+    topic = new_topic(cluster, connection)
+    connection.close()
+    seed = new_seed()
+    choice = random.Random(seed)
+    acts = ("kill", "stop", "double", "broker")
+    tasks = rounds(test=len(acts), long=200)
+    met: Counter[object] = Counter()
+    for task in range(tasks):
+        attempts = [_start(cluster, topic, task, choice)]
+        time.sleep(choice.uniform(0, 0.5))  # the moment is what is random
+        act = acts[task % len(acts)]
+        if act == "kill":
+            attempts[0].send(signal.SIGKILL)
+        elif act == "stop":
+            attempts[0].send(signal.SIGSTOP)
+        elif act == "broker" and task % 20 == 3:
+            cluster.kill_broker()
+            cluster.start_broker()
+        attempts.append(_start(cluster, topic, task, choice))
+        if act == "double":
+            time.sleep(choice.uniform(0, 0.1))
+            attempts.append(_start(cluster, topic, task, choice))
+        last = attempts[-1].join()
+        if act == "stop":
+            attempts[0].send(signal.SIGCONT)
+        while last:  # an older attempt may have opened the session after it
+            last = _start(cluster, topic, task, choice).join()
+            met["repeated"] += 1
+        met.update((act, attempt.join()) for attempt in attempts)
+    wanted = [body for task in range(tasks) for body in bodies_of(task)]
+    found = stored(cluster.namesrv, topic, rows=wanted)
+    print(f"seed={seed} tasks={tasks} {dict(met)}")
+    assert sorted(m.body.decode() for queue in found.values() for m in queue) == sorted(wanted)
+
+
+def _start(cluster: Cluster, topic: str, task: int, choice: random.Random) -> Attempt:
+    return Attempt(cluster.namesrv, topic, task, choice.randrange(1 << 30))
 
 
 @pytest.mark.needs("etcd")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,8 @@ from cometmq.spark.brokers import connect as session_of
 from cometmq.spark.errors import RowError
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.sink import Origin, Sent, TopicWriter
+from support.runner.tiers import new_seed, rounds
+from support.spark.attempts import ROWS, Attempt, bodies_of
 from support.spark.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
 from support.wire.unique_ids import unique_id_time_ms
 
@@ -124,6 +128,26 @@ def test_a_task_that_is_repeated_after_half_of_it_repeats_the_keys(
     audit = audited(name_servers, topic, 4000)
     audit.check()
     assert audit.repeated > 0
+
+
+def test_an_attempt_that_is_killed_leaves_at_most_its_rows_a_second_time(
+    name_servers: str, topic: str
+) -> None:
+    """What is printed measures how many rows a killed task repeats without a producer session."""
+    choice = random.Random(new_seed())
+    tasks = rounds(test=2, long=50)
+    for task in range(tasks):
+        seeds = choice.randrange(1 << 30), choice.randrange(1 << 30)
+        killed = Attempt(name_servers, topic, task, seeds[0], "at-least-once")
+        time.sleep(choice.uniform(0, 0.5))  # the moment is what is random
+        killed.send(signal.SIGKILL)
+        killed.join()
+        assert Attempt(name_servers, topic, task, seeds[1], "at-least-once").join() == 0
+    wanted = [body for task in range(tasks) for body in bodies_of(task)]
+    audit = Audit.of(wanted, all_of(stored(name_servers, topic, rows=wanted)))
+    print(f"{tasks} tasks of {ROWS} rows, each killed once: {audit.repeated} rows repeated")
+    audit.check()
+    assert audit.repeated <= len(wanted)
 
 
 def test_a_write_outlives_the_death_of_its_broker(

@@ -36,7 +36,7 @@ PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
 SECOND_HOST = "127.0.0.2"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-PROGRESS_S, END_S, GONE_S = 120.0, 180.0, 20.0
+PROGRESS_S, END_S, GONE_S = 300.0, 300.0, 20.0
 DELAY_MAX_S = 1.0
 LOOK_S = 0.05
 

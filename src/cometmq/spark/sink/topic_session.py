@@ -33,6 +33,8 @@ from cometmq.spark.sink.unique_ids import Origin
 OPENINGS_MAX: Final = 10
 """How often an attempt takes a newer epoch because another one opens at the same time."""
 DAY_MS: Final = 86_400_000
+NEW_TOPIC_S: Final = 2.0
+"""For this long a topic may be missing at a name server at which brokers register again."""
 _RETRIED: Final = RETRIED - {ResponseCode.SYSTEM_ERROR}
 """A broker that does not know the request, and has access control, may refuse it with that."""
 
@@ -117,7 +119,7 @@ class TopicSession:
     async def _opened(self, epoch: int, *, is_new: bool) -> dict[str, OpenedSession]:
         """Open the session at all brokers of the topic, with one epoch."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s, conflicts = loop.time() + self._limits.delivery_s, PAUSE_S, 0
+        began_s, pause_s, conflicts = loop.time(), PAUSE_S, 0
         while True:
             try:
                 return await self._open_each(epoch)
@@ -133,10 +135,11 @@ class TopicSession:
                 if refused.code not in _RETRIED:
                     raise self._impossible(refused) from None
                 last: CometError = refused
-            except (RemotingError, TopicNotFoundError, _BrokersAwayError) as error:
+            except (RemotingError, TopicNotFoundError, _BrokersAwayError, _NoTopicError) as error:
                 last = error
-            if loop.time() + pause_s > deadline:
-                raise self._too_late(last) from None
+            most_s = NEW_TOPIC_S if isinstance(last, _NoTopicError) else self._limits.delivery_s
+            if loop.time() + pause_s > began_s + most_s:
+                raise self._too_late(last, most_s) from None
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
@@ -144,10 +147,7 @@ class TopicSession:
         timeout = self._limits.request_s
         addresses = await self._sender.session_brokers(self._topic, timeout=timeout)
         if not addresses:
-            raise NotExactlyOnceError(
-                f"topic {self._topic} does not exist yet, or is a static topic: expected a topic"
-                " that was created"
-            )
+            raise _NoTopicError("it does not exist yet: expected a topic that was created")
         opened: dict[str, OpenedSession] = {}
         for broker in sorted(addresses):
             found = opened[broker] = await self._sender.open_session(
@@ -197,16 +197,17 @@ class TopicSession:
             f"topic {self._topic}: a broker does not open the producer session: {refused}"
         )
 
-    def _too_late(self, last: CometError) -> CometError:
+    def _too_late(self, last: CometError, most_s: float) -> CometError:
         text = (
             f"topic {self._topic}: the producer session of {self._who()} could not be opened for"
-            f" {self._limits.delivery_s:g} s: {last}"
+            f" {most_s:g} s: {last}"
         )
-        return (
-            NotExactlyOnceError(text)
-            if isinstance(last, _BrokersAwayError)
-            else DeliveryError(text)
-        )
+        is_sure = isinstance(last, _BrokersAwayError | _NoTopicError)
+        return NotExactlyOnceError(text) if is_sure else DeliveryError(text)
+
+
+class _NoTopicError(CometError):
+    """Name servers know no such topic; a send may create it."""
 
 
 class _BrokersAwayError(CometError):

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from cometmq.client import MessageQueue
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.library import ClientConnection, EncodedSender
+from cometmq.client.library import LOGICAL_PREFIX, ClientConnection, EncodedSender
 from cometmq.protocol.batch import decode_batch, encode_batch
 from cometmq.protocol.properties import UNIQ_KEY_MARKER, value_of
 from cometmq.spark.errors import DeliveryError, FencedError, NotExactlyOnceError, SourceError
@@ -224,6 +224,8 @@ class _WriteTask:
         """
         session = TopicSession(self._sender, topic, self._task)
         try:
+            if any(queue.broker_name.startswith(LOGICAL_PREFIX) for queue in queues):
+                raise NotExactlyOnceError(f"topic {topic} is a static topic, whose queues move")
             ranges = self._portal.run(session.open())
             queues = self._portal.run(self._sends.queues(topic))
             if not {queue.broker_name for queue in queues} <= session.brokers:

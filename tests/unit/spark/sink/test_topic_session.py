@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -135,6 +136,26 @@ async def test_refusals_that_pass_and_lagging_replicas_are_retried() -> None:
     async with session_at(stored, task=TASK._replace(limits=limits, is_named=False)) as session:
         await session.open()
     assert [each.expiry_ms for each in stored.opened] == [86_400_000]
+
+
+async def test_a_topic_that_a_name_server_does_not_know_yet_is_looked_up_again() -> None:
+    broker = SessionBroker("a")
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientConnection(cluster.address) as connection,
+    ):
+        known = cluster.name_server.routes
+        known["TBW102"] = known["t"]
+        found = known.pop("t")
+        session = TopicSession(EncodedSender(connection, "g"), "t", TASK)
+        opening = asyncio.create_task(session.open())
+        await cluster.name_server.until(lambda: cluster.name_server.asked.count("t") > 1)
+        assert not opening.done()
+        known["t"] = found
+        await opening
+        del known["t"]
+        with pytest.raises(NotExactlyOnceError, match="does not exist yet"):
+            await TopicSession(EncodedSender(connection, "g"), "t", TASK).open()
 
 
 async def test_brokers_that_do_not_allow_a_session_are_named_with_the_reason() -> None:

@@ -60,27 +60,45 @@ class RetryPolicy:
             UnreachableError: no attempt got a response.
             SourceError: a server refused for good.
         """
-        pause_s, tried = self.interval_s, 0
-        last: Exception | None = None
-        try:
-            async with asyncio.timeout(None if math.isinf(self.limit_s) else self.limit_s):
-                while True:
-                    try:
-                        return await attempt()
-                    except (RemotingError, ResponseError) as error:
-                        if not is_passing(error):
-                            raise SourceError(f"{what}: refused: {error}") from None
-                        last = error
-                    tried += 1
-                    if self.retries is not None and tried > self.retries:
-                        break
-                    log.info("retrying in %.1f s: %s error=%s", pause_s, what, last)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        except TimeoutError:
-            last = last or AwayError(f"no response within {self.limit_s:g} s")
+        now = asyncio.get_running_loop().time
+        end_s, pause_s, tried = now() + self.limit_s, self.interval_s, 0
+        while True:
+            try:
+                return await self._attempt(attempt, end_s - now())
+            except (RemotingError, ResponseError) as error:
+                if not is_passing(error):
+                    raise SourceError(f"{what}: refused: {error}") from None
+                last = error
+            tried += 1
+            if self.retries is not None and tried > self.retries:
+                break
+            log.info("retrying in %.1f s: %s error=%s", pause_s, what, last)
+            await asyncio.sleep(max(min(pause_s, end_s - now()), 0))
+            if now() >= end_s:
+                break
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
         tries = f"{tried} tries" if tried > 1 else "the only attempt"
         raise UnreachableError(f"{what}: no response after {tries}, last error: {last}") from None
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], left_s: float) -> T:
+        """Run one attempt in a task of its own.
+
+        On Python 3.11 a task group that fails leaves its task marked as cancelled: a timeout around
+        it that runs out later takes itself for a cancellation from outside.
+
+        Raises:
+            AwayError: the time ran out.
+        """
+        task = asyncio.ensure_future(attempt())
+        try:
+            await asyncio.wait([task], timeout=None if math.isinf(left_s) else max(left_s, 0))
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            raise AwayError(f"no response within {self.limit_s:g} s")
+        return task.result()
 
 
 def is_passing(error: Exception) -> bool:

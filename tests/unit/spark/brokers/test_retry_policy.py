@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from cometmq.model.errors import ResponseError
@@ -72,3 +74,34 @@ async def test_pauses_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UnreachableError):
         await RetryPolicy(8, 0.1).run("it", Server(*[AWAY] * 9).ask)
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_the_time_of_all_attempts_is_limited_also_if_a_task_group_has_failed() -> None:
+    """On Python 3.11 such a group leaves its task marked as cancelled."""
+
+    async def refused() -> None:
+        raise AWAY
+
+    async def ask() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(refused())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    with pytest.raises(UnreachableError, match=r"it: no response after 3 tries, .*nobody there"):
+        await RetryPolicy(None, 0.01, 0.05).run("it", ask)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_an_attempt_that_hangs_ends_with_the_time() -> None:
+    hangs: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask() -> None:
+        await hangs
+
+    with pytest.raises(UnreachableError, match=r"after the only attempt.*within 0\.01 s"):
+        await RetryPolicy(None, 0.01, 0.01).run("it", ask)
+    assert hangs.cancelled()
+    assert len(asyncio.all_tasks()) == 1, "no attempt is left"

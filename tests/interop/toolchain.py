@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,11 @@ ON_CI = bool(os.environ.get("CI"))
 CPP_CLIENT = "rocketmq==0.4.4"
 NATS_CLIENT = "nats-py==2.16.0"
 UVLOOP = "uvloop==0.23.0"
+CONNECT = (
+    *("grpcio==1.85.3", "grpcio-status==1.85.3", "googleapis-common-protos==1.76.0"),
+    "zstandard==0.25.0",
+)
+"""What the extras ``connect`` and ``pipelines`` of PySpark need besides."""
 KAFKA_VERSION = "4.1.0"
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 COLLECTOR_BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
@@ -77,6 +83,13 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 """Names one artifact, whose dependencies Maven finds."""
+
+
+_BEHIND = (
+    "import os, site; list(map(site.addsitedir,"
+    " filter(None, os.environ.get('PACKAGES_BEHIND', '').split(os.pathsep))))\n"
+)
+"""A line of a ``.pth`` file: packages of another environment, found behind those of its own."""
 
 
 class ToolchainError(Exception):
@@ -169,6 +182,20 @@ def pyspark(minor: str) -> Path:
     return folder
 
 
+def spark_connect() -> Path:
+    """A folder for ``PYTHONPATH`` with what PySpark needs besides for Spark Connect.
+
+    They are in no extra of ours: PySpark asks for newer ones than the oldest that we work with.
+    """
+    tag = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = CACHE / f"spark-connect-{CONNECT[0].rpartition('=')[2]}-py{tag}"
+    with _built_once(folder) as build:
+        if build:
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
+            _run([*pip, "--target", str(build), *CONNECT])
+    return folder
+
+
 def java_classes(program: str, jars: str) -> str:
     """The class path of ``java/<program>/*.java``, compiled against ``jars``, and of the jars."""
     sources = sorted((HERE / "java" / program).glob("*.java"))
@@ -254,6 +281,34 @@ def _python_with(name: str, client: str, *others: str) -> Path:
         if build:
             _run([sys.executable, "-m", "venv", str(build)])
             _run([str(build / "bin" / "python"), "-m", "pip", "install", "-q", client, *others])
+    return folder / "bin" / "python"
+
+
+def airflow_python() -> Path:
+    """A Python that has Airflow, in an environment of its own."""
+    return _python_of("airflow")
+
+
+def dagster_python() -> Path:
+    """A Python that has Dagster, in an environment of its own."""
+    return _python_of("dagster")
+
+
+def _python_of(name: str) -> Path:
+    """A Python with the packages that the requirements.txt of a folder names.
+
+    Folders of packages in the variable ``PACKAGES_BEHIND`` are searched behind them.
+    """
+    requirements = HERE / name / "requirements.txt"
+    tag = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = CACHE / f"{name}-{_fingerprint([requirements], _BEHIND)}-py{tag}"
+    with _built_once(folder) as build:
+        if build:
+            _run([sys.executable, "-m", "venv", str(build)])
+            pip = [str(build / "bin" / "python"), "-m", "pip", "install", "-q"]
+            _run([*pip, "-r", str(requirements)])
+            own = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(build)}))
+            (own / "packages_behind.pth").write_text(_BEHIND)
     return folder / "bin" / "python"
 
 

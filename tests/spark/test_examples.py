@@ -26,7 +26,7 @@ from servers import connect as connect_raw
 
 from cometmq.client import Message, PushConsumer, StartFrom, StoredMessage
 from cometmq.client import Producer as AsyncProducer
-from cometmq.client.blocking import Producer, PullConsumer
+from cometmq.client.blocking import AdminClient, Producer, PullConsumer
 from cometmq.spark import checks
 from cometmq.spark.archive import ArchiveLogSettings, archive_log
 from cometmq.spark.brokers import connect, disconnect_all
@@ -54,8 +54,9 @@ TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
     "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
     "11_usage", "12_replay", "13_dead_letters", "14_latency_from_traces", "15_audit_a_replica",
-    "16_topic_to_delta", "17_topic_to_iceberg", "18_changes_to_delta",
-    "pipeline_demo", "pipeline_shop",
+    "16_topic_to_delta", "17_topic_to_iceberg", "18_changes_to_delta", "20_delta_with_quarantine",
+    "21_windows", "22_join_streams", "23_sessions", "25_spark_connect", "26_airflow_dag",
+    "27_dagster_assets", "pipeline_demo", "pipeline_shop",
 }  # fmt: skip
 
 Run = Callable[..., str]
@@ -162,6 +163,58 @@ def test_live_totals_follow_a_topic_that_grows(
             program.wait()
             assert program.stdout is not None
             program.stdout.close()
+
+
+def send_at(name_servers: str, topic: str, *rows: tuple[str, int]) -> None:
+    """Send orders or payments: the id, and when, in seconds after noon."""
+    with Producer(name_servers, group="shop") as producer:
+        for order, second in rows:
+            at = f"2026-11-29T12:{second // 60:02}:{second % 60:02}Z"
+            body = {
+                "order": order,
+                "customer": order[0],
+                "country": order[0],
+                "amount": 10,
+                "at": at,
+            }
+            producer.send(topic, json.dumps(body).encode())
+
+
+def test_a_window_is_written_once_and_a_late_order_is_left_out(
+    run: Run, name_servers: str, topic: str, tmp_path: Path
+) -> None:
+    send_at(name_servers, topic, ("A1", 0), ("B1", 20), ("A2", 29), ("A3", 30), ("A4", 120))
+    first = "12:00:00 A: 2 for 20.00\n12:00:00 B: 1 for 10.00\n12:00:30 A: 1 for 10.00\n"
+    assert run("21_windows", name_servers, topic, tmp_path) == first
+
+    send_at(name_servers, topic, ("A5", 10), ("A6", 240))
+    later = f"{first}12:02:00 A: 1 for 10.00\n"
+    assert run("21_windows", name_servers, topic, tmp_path) == later
+
+
+def test_an_order_is_joined_with_its_payment_or_written_without_one(
+    run: Run, name_servers: str, topic: str, tmp_path: Path
+) -> None:
+    with AdminClient(name_servers) as admin:
+        admin.create_topic(f"{topic}-payments", queues=2)
+    send_at(name_servers, topic, ("A1", 0), ("A2", 5), ("B1", 5), ("A3", 200))
+    send_at(name_servers, f"{topic}-payments", ("A1", 10), ("A2", 16), ("x", 200))
+
+    said = run("22_join_streams", name_servers, topic, tmp_path)
+
+    assert said == "A: 1 paid, 1 not paid in time\nB: 0 paid, 1 not paid in time\n"
+
+
+def test_a_session_ends_when_its_customer_pauses(
+    run: Run, name_servers: str, topic: str, tmp_path: Path
+) -> None:
+    send_at(name_servers, topic, ("A1", 0), ("A2", 9), ("B1", 12), ("A3", 18), ("A4", 29))
+    send_at(name_servers, topic, ("C1", 120))
+
+    assert run("23_sessions", name_servers, topic, tmp_path) == (
+        "A: 3 orders in 18 s from 12:00:00\nB: 1 orders in 0 s from 12:00:12\n"
+        "A: 1 orders in 0 s from 12:00:29\n"
+    )
 
 
 def test_live_totals_are_those_of_the_orders(

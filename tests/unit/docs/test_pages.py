@@ -72,6 +72,7 @@ RUN_EXAMPLES = (
     "support/processes/examples.py",
     "spark/test_demo.py",
     "spark/test_examples.py",
+    "spark/test_recipes.py",
     "integration/test_testing.py",
 )
 """What runs examples, and names each that it runs."""
@@ -290,7 +291,7 @@ def test_every_example_is_shown_or_run() -> None:
         for match in pages.INCLUDE.finditer(path.read_text())
     }
     found = (pages.ROOT / "examples").rglob("*.*")
-    examples = [path for path in found if path.suffix in (".py", ".java")]
+    examples = [path for path in found if path.suffix in (".py", ".java", ".yml")]
     tests = [(pages.ROOT / "tests" / name).read_text() for name in RUN_EXAMPLES]
     run = {name_of(path) for path in examples if any(path.stem in text for text in tests)}
     files = {name_of(path) for path in examples}

@@ -29,6 +29,7 @@ BATCHES_WITHIN_S = 900.0
 CPU_PASSES = 2
 """How often all messages are read for a figure of processor time."""
 CPU_ROWS = 2_000_000
+KAFKA_WITHIN_MS = 900_000
 EVENT_GAPS_S = 0.2, 0.6
 """Least and most time between two messages whose way to a row is timed."""
 ROWS_METRIC = "number of output rows"
@@ -362,6 +363,7 @@ def fill_kafka(bench: Bench) -> None:
         " struct('UNIQ_KEY' AS key, CAST(msg_id AS BINARY) AS value)) AS headers",
     )
     writer = frame.write.format("kafka").option("kafka.bootstrap.servers", bench.kafka)
+    writer.option("kafka.delivery.timeout.ms", KAFKA_WITHIN_MS)  # 2 minutes are short when busy
     writer.option("topic", bench.topic).save()
 
 

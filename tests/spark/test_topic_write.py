@@ -84,7 +84,7 @@ def test_nothing_is_lost_and_every_row_has_its_own_key(
     assert len(found) == 20_000
     keys = set(map(unique_key_of, found))
     assert len(keys) == 20_000
-    write(numbers(spark, 20_000), topic=topic, jobId="job")
+    write(numbers(spark, 20_000), topic=topic, jobId="job", delivery="at-least-once")
     assert set(map(unique_key_of, messages_in(name_servers, topic, 40_000))) == keys
 
 
@@ -95,7 +95,7 @@ def test_a_task_that_is_tried_again_in_another_order_gives_no_row_the_key_of_ano
     rows = [f"{number % 300}" for number in range(500)]
     for order in (rows[:200], rows[::-1]):
         frame = spark.createDataFrame([(row,) for row in order], "body STRING").coalesce(1)
-        write(frame, topic=topic, jobId="job")
+        write(frame, topic=topic, jobId="job", delivery="at-least-once")
     found = messages_in(name_servers, topic, 700)
     bodies: dict[str, set[bytes]] = {}
     for message in found:
@@ -356,7 +356,7 @@ def test_a_stream_may_be_given_a_name_of_its_own(
     stream.run(jobId="orders-v1")
     (message,) = messages_in(name_servers, topic, 1)
     shutil.rmtree(stream.checkpoint)
-    stream.run(jobId="orders-v1")
+    stream.run(jobId="orders-v1", delivery="at-least-once")
     again = messages_in(name_servers, topic, 2)
     assert {unique_key_of(each) for each in again} == {unique_key_of(message)}
 

@@ -17,8 +17,8 @@ from cometmq.remoting import (
     RemotingSettings,
     RequestHandler,
     TlsSettings,
-    log_tls_warnings,
 )
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.ports import fast_port
 from cometmq.remoting.wire import FastPath

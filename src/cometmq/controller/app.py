@@ -32,9 +32,9 @@ from cometmq.remoting import (
     TlsClientSettings,
     TlsSettings,
     exclusive,
-    log_tls_warnings,
     outgoing_context,
 )
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.jobs import Job, JobRunner
 from cometmq.remoting.ports import reachable_host

@@ -30,9 +30,9 @@ from cometmq.remoting import (
     TlsClientSettings,
     TlsSettings,
     check,
-    log_tls_warnings,
     outgoing_context,
 )
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.ports import reachable_host
 from cometmq.system.configuration import Configuration
 from cometmq.system.log_format import LogSettings

@@ -25,9 +25,9 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
-    log_tls_warnings,
     outgoing_context,
 )
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.features import handlers_of
 from cometmq.remoting.jobs import JobRunner
 from cometmq.system.clock import Clock

@@ -1,6 +1,5 @@
 """Remoting: asyncio carries commands between peers, in both directions over one connection."""
 
-from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.remoting.connection import Connection
@@ -36,7 +35,6 @@ __all__ = [
     "TlsClientSettings",
     "outgoing_context",
     "access_warnings",
-    "log_tls_warnings",
     "check",
     "ConnectError",
     "CallTimeoutError",

@@ -10,7 +10,7 @@ import logging
 import ssl
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
@@ -23,7 +23,9 @@ from cometmq.remoting.tls import (
     client_context,
     server_context,
 )
-from cometmq.system.configuration import Configuration
+
+if TYPE_CHECKING:
+    from cometmq.system.configuration import Configuration
 
 DAYS_WARNING = 30
 _DAY_S = 86_400

@@ -25,7 +25,7 @@ def stored(
 
     RocketMQ puts what it has acknowledged into queues a moment later, and tells of a topic it made
     a moment later; so this waits for two minutes at most until every one of ``rows`` is there and
-    ``count`` messages in all. What is missing then, the test finds out.
+    ``count`` messages in all. Rows that are missing then, the test finds out.
     """
     wanted = {row.encode() for row in rows}
     deadline = time.monotonic() + DISPATCH_S
@@ -33,6 +33,7 @@ def stored(
         found = _stored_now(name_servers, topic)
         bodies = [message.body for messages in found.values() for message in messages]
         if (wanted <= set(bodies) and len(bodies) >= count) or time.monotonic() > deadline:
+            assert len(bodies) >= count, f"{len(bodies)} of {count} messages"
             return found
         time.sleep(LOOK_S)
 

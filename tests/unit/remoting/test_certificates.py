@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.remoting import TlsClientSettings, TlsSettings, log_tls_warnings
+from cometmq.remoting import TlsClientSettings, TlsSettings
+from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.system.configuration import Configuration
 from support.brokers.certificates import Authority
 

@@ -40,6 +40,14 @@ def second_broker(target: str, own_cluster: Cluster, tmp_path: Path) -> Iterator
     broker.kill()
 
 
+def make_on_both(name_servers: str, second_broker: AnyBroker, topic: str) -> None:
+    """Start the second broker, and make a topic with a queue at each broker."""
+    second_broker.start()
+    with AdminClient(name_servers) as admin:
+        admin.create_topic(topic, queues=1)
+        wait_until(lambda: len(admin.queue_bounds(topic)) == 2, "queues of both brokers")
+
+
 def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
     spark: SparkSession, own_cluster: Cluster, second_broker: AnyBroker, tmp_path: Path
 ) -> None:
@@ -76,10 +84,7 @@ def test_a_running_query_reads_on_while_a_broker_is_away(
 ) -> None:
     """Its progress shows the broker and the lag, and it ends for neither."""
     servers = own_cluster.namesrv
-    second_broker.start()
-    with AdminClient(servers) as admin:
-        admin.create_topic("shared", queues=1)
-        wait_until(lambda: len(admin.queue_bounds("shared")) == 2, "queues of both brokers")
+    make_on_both(servers, second_broker, "shared")
     fill(servers, "shared", {0: 2})
     query = Stream(
         spark, tmp_path, nameServer=servers, subscribe="shared", startingOffsets="earliest"
@@ -118,10 +123,7 @@ def test_a_planned_batch_waits_for_its_broker_and_can_be_stopped_meanwhile(
 ) -> None:
     """Its range is in the checkpoint, so the task waits for longer than for messages."""
     servers = own_cluster.namesrv
-    second_broker.start()
-    with AdminClient(servers) as admin:
-        admin.create_topic("planned", queues=1)
-        wait_until(lambda: len(admin.queue_bounds("planned")) == 2, "queues of both brokers")
+    make_on_both(servers, second_broker, "planned")
     fill(servers, "planned", {0: 2})
     fill(servers, "planned", {0: 1}, broker="broker-b")
     query = Stream(

@@ -25,14 +25,15 @@ The shape follows the offsets of Spark's Kafka source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cometmq.spark.errors import SourceError
 
 LogOffsets: TypeAlias = dict[str, int]
 """Broker → the next byte of its log."""
+Key = TypeVar("Key")
 
 START = "$start"
 """Alone in a document: a start that is not resolved yet."""
@@ -179,6 +180,23 @@ def start_in(end: Mapping[str, Any]) -> Any:
             " option may have changed since the batch was planned; use a new checkpointLocation"
         )
     return end[FROM]
+
+
+def begins_of(
+    start: Any, end: Mapping[str, Any], known: Callable[[Any], dict[Key, int]]
+) -> dict[Key, int]:
+    """Return where a batch begins, from the documents of its start and its end.
+
+    Args:
+        start, end: the documents.
+        known: returns the offsets of a document.
+
+    Raises:
+        SourceError: it is the first batch, and its end does not say.
+    """
+    if is_start(start):
+        return known(start_in(end))
+    return known(start) | known(end.get(FROM, {}))
 
 
 def positions_in(document: Mapping[str, Any], name: str) -> Positions:

@@ -44,11 +44,11 @@ from cometmq.spark.offsets import (
     Positions,
     QueueKey,
     QueueRange,
+    begins_of,
     first_end,
     from_json,
     is_start,
     positions_in,
-    start_in,
     to_json,
     without_start,
 )
@@ -449,10 +449,7 @@ class TopicStreamReader(StreamReader):
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueueRange]:
         ends = _known(end)
-        if is_start(start):
-            begins = _known(start_in(end))
-        else:
-            begins = _known(start) | _known(end.get(FROM, {}))
+        begins = begins_of(start, end, _known)
         if begins == ends:
             return []
         if self._planned is not None and self._planned[0] == ends:

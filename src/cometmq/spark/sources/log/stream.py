@@ -26,12 +26,12 @@ from cometmq.spark.offsets import (
     FROM,
     STORED,
     LogOffsets,
+    begins_of,
     first_end,
     is_start,
     log_from_json,
     log_times_from_json,
     log_to_json,
-    start_in,
     without_start,
 )
 from cometmq.spark.options.logs import LogOptions
@@ -112,10 +112,7 @@ class LogStreamReader(LogReader, StreamReader):
         ends = _known(end)
         logs = self._logs or self._looked()
         check_known(ends, logs)
-        if is_start(start):
-            begins = _known(start_in(end))
-        else:
-            begins = _known(start) | _known(end.get(FROM, {}))
+        begins = begins_of(start, end, _known)
         if begins == ends:
             return []
         if self._planned != ends:

@@ -236,3 +236,24 @@ def test_a_task_that_died_is_repeated_and_reads_the_same_rows(
 
     assert (tmp_path / "died").exists()
     assert query.found() == rows(topic, {0: 200})
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def test_a_worker_exempts_its_modules_from_the_garbage_collection_after_each_task(
+    spark: SparkSession,
+) -> None:
+    def exempted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
+        import pyarrow as pa
+
+        from cometmq.spark.compat import exempt_loaded_modules
+
+        exempt_loaded_modules()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    found = spark.range(0, 1, 1, 1).mapInArrow(exempted, "objects BIGINT").collect()
+    assert found[0]["objects"] > 10_000

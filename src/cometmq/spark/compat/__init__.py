@@ -1,4 +1,6 @@
-"""The differences between the versions of PySpark: no other module asks for a version.
+"""The differences between the versions of PySpark, and what its workers need.
+
+No other module asks for a version.
 
 The formats implement `StreamReader`, whose methods are those of PySpark 4.2 and newer: Spark passes
 the start and the limit of a batch. PySpark 4.1 passes neither, so `spark_reader` wraps the reader
@@ -19,6 +21,7 @@ from cometmq.spark.compat.streams import (
 )
 from cometmq.spark.compat.unlimited import UnlimitedReader
 from cometmq.spark.compat.versions import check_version, passes_limits, runs_of_available_now
+from cometmq.spark.compat.workers import exempt_loaded_modules
 
 __all__ = [
     "ReadAllAvailable",
@@ -28,6 +31,7 @@ __all__ = [
     "StreamReader",
     "arrow_schema",
     "check_version",
+    "exempt_loaded_modules",
     "passes_limits",
     "runs_of_available_now",
     "spark_reader",

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cometmq.spark.brokers import connect
-from cometmq.spark.compat import arrow_schema
+from cometmq.spark.compat import arrow_schema, exempt_loaded_modules
 from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.writing import TopicWriteOptions
@@ -126,6 +126,7 @@ def _write(
     *,
     is_named: bool = True,
 ) -> SentMessage:
+    exempt_loaded_modules()
     sent = TopicWriter(connect(options), options, origin, is_named=is_named).write(batches)
     return SentMessage(job, origin.batch, sent)
 

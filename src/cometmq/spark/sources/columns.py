@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
+from cometmq.spark.compat import exempt_loaded_modules
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.payloads.plan import VALUE, VALUE_ERROR, PayloadPlan
@@ -23,6 +24,10 @@ class MessageSource(DataSource):
     OPTIONS: ClassVar[type]
     """The options of reading."""
     _plan: PayloadPlan | None = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        exempt_loaded_modules()
 
     @abstractmethod
     def known_columns(self, options: Any, *, properties: bool) -> tuple[Column, ...]:

@@ -15,6 +15,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
+from cometmq.spark.compat import exempt_loaded_modules
 from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, RangeError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
@@ -64,6 +65,7 @@ class RangeReader:
             BadRecordError: a broker sent what is no record.
             UnreachableError: nobody served the queue.
         """
+        exempt_loaded_modules()
         decoder = RecordDecoder(
             self._row_filter.with_needed(self._payload.needed),
             broker_name=each.key.broker,

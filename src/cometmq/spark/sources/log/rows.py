@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.columns import Ending
+from cometmq.spark.compat import exempt_loaded_modules
 from cometmq.spark.errors import BadRecordError, DataLossError, OptionError
 from cometmq.spark.logs import Damage, Reading, read_range
 from cometmq.spark.logs.lookup import UnitRange, gathered
@@ -55,6 +56,7 @@ class PartReader:
             BadRecordError: what should be a record is none, and that is an error.
             DataLossError: a file is gone, or the log was rewritten, and that is an error.
         """
+        exempt_loaded_modules()
         decoder = RecordDecoder(
             self._conditions.filter.with_needed(self._payload.needed),
             broker_name=part.log.broker,

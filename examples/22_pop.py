@@ -1,7 +1,6 @@
 """Consume with pop: the broker delivers single messages, and members have no assigned queues.
 
-Needs a broker of RocketMQ 5.0 or later with ``timerWheelEnable=true``. CometMQ's broker refuses pop
-in this release. Ctrl-C ends the program.
+Ctrl-C ends the program. RocketMQ's brokers need version 5.0 and ``timerWheelEnable=true``.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Receive single messages in the application's own loop, and settle each: ack, nack, extend.
 
-Needs a broker of RocketMQ 5.0 or later with ``timerWheelEnable=true``. CometMQ's broker refuses pop
-in this release.
+RocketMQ's brokers need version 5.0 and ``timerWheelEnable=true``.
 """
 
 import asyncio

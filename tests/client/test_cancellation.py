@@ -55,7 +55,7 @@ from support.clients.public_calls import (
     world,
 )
 from support.network.fault_proxy import Proxied
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS
 
 __all__ = ["links", "session_cluster", "world"]
 """Fixtures that stand elsewhere."""
@@ -299,7 +299,7 @@ async def test_messages_are_handed_out_in_order_and_none_is_lost_by_cancelling(
     assert seen == list(range(len(seen)))
 
 
-@pytest.mark.only_on(*VERSIONS_5)
+@pytest.mark.only_on(*POP_SERVERS)
 async def test_no_received_message_is_lost_by_cancelling(world: World) -> None:
     """What a cancelled receive has asked for goes to the next one, without a redelivery."""
     simple, seen = the(world.simple), list[bytes]()

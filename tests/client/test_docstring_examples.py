@@ -38,10 +38,10 @@ from support.brokers.clusters import TARGETS
 from support.brokers.transaction_broker import Commits
 from support.clients.client_names import public_names
 from support.clients.dead_letters import give_up
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS
 
-NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
-"""Examples of what our broker does not serve, and the versions of RocketMQ that do."""
+NEEDS_POP = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), POP_SERVERS)
+"""Examples of pop consumption, and the clusters that serve it."""
 NOT_BROUGHT_ABOUT = {
     "ConsumeLater",
     "CallTimeoutError",
@@ -69,7 +69,7 @@ def example_of(kind: type) -> str:
 
 
 def with_clusters(kind: type) -> ParameterSet:
-    served = NEEDS_ROCKETMQ.get(kind.__name__, TARGETS)
+    served = NEEDS_POP.get(kind.__name__, TARGETS)
     return pytest.param(kind, id=kind.__name__, marks=pytest.mark.only_on(*served))
 
 

@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 from servers import Cluster
 
 from cometmq.client.blocking import AdminClient
-from support.processes.examples import EXPECTED, NEEDS_ROCKETMQ, run, with_a_server
+from support.processes.examples import EXPECTED, NEEDS_VERSION, run, with_a_server
 from support.runner.versions import ALL_VERSIONS
 
 SWITCHES_FILTERS_ON = "31_filter_with_sql"
@@ -18,7 +18,7 @@ SWITCHES_FILTERS_ON = "31_filter_with_sql"
 
 def with_clusters(path: Path) -> ParameterSet:
     """An example and which clusters serve it; on ours the documentation's tests run it."""
-    served = NEEDS_ROCKETMQ.get(path.stem, ALL_VERSIONS)
+    served = NEEDS_VERSION.get(path.stem, ALL_VERSIONS)
     return pytest.param(path, id=path.stem, marks=pytest.mark.only_on(*served))
 
 

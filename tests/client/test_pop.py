@@ -31,9 +31,9 @@ from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.in_flight import InFlight
 from support.clients.recording_handlers import FailsAtFirst, Seen
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS
 
-only_5 = pytest.mark.only_on(*VERSIONS_5)
+pops = pytest.mark.only_on(*POP_SERVERS)
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:
@@ -67,7 +67,7 @@ def waiting(consumer: PopConsumer) -> int:
     return sum(each.wait_ack_count for each in table.values())
 
 
-@pytest.mark.only_on("comet", "4.9.7")
+@pytest.mark.only_on("4.9.7")
 async def test_it_does_not_start_where_brokers_do_not_hand_out_messages(
     name_servers: str, topic: str, group: str
 ) -> None:
@@ -83,7 +83,7 @@ async def test_it_does_not_start_where_brokers_do_not_hand_out_messages(
         await consumer.start()
 
 
-@only_5
+@pops
 async def test_every_message_is_handled_and_acknowledged(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -103,7 +103,7 @@ async def test_every_message_is_handled_and_acknowledged(
     assert sorted(seen.bodies) == sorted(bodies)
 
 
-@only_5
+@pops
 async def test_messages_of_other_tags_are_acknowledged_unseen(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -121,7 +121,7 @@ async def test_messages_of_other_tags_are_acknowledged_unseen(
     assert seen.bodies == [b"Aa", b"Aa"]
 
 
-@only_5
+@pops
 async def test_a_failed_message_is_put_off_and_comes_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -143,7 +143,7 @@ async def test_a_failed_message_is_put_off_and_comes_again(
     assert (first.reconsume_times, again.reconsume_times) == (0, 1)
 
 
-@only_5
+@pops
 async def test_only_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
     name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
@@ -175,7 +175,7 @@ async def test_only_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered
     assert {each["invisibleTime"] for each in put_off} == {"60000"}
 
 
-@only_5
+@pops
 async def test_a_message_comes_again_when_its_time_is_over_before_the_handler_ends(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -196,7 +196,7 @@ async def test_a_message_comes_again_when_its_time_is_over_before_the_handler_en
     assert seen.times[1] - seen.times[0] > 4
 
 
-@only_5
+@pops
 async def test_a_message_is_a_dead_letter_with_its_error_once_it_failed_too_often(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -221,7 +221,7 @@ async def test_a_message_is_a_dead_letter_with_its_error_once_it_failed_too_ofte
     assert dead.properties["CONSUME_ERROR"] == "builtins.ValueError: hopeless"
 
 
-@only_5
+@pops
 async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
     name_servers: str, instance: ClientInstance, producer: Producer, topic: str, group: str
 ) -> None:
@@ -248,7 +248,7 @@ async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
     assert sorted(one.bodies + two.bodies) == sorted(bodies)
 
 
-@only_5
+@pops
 async def test_nothing_is_popped_while_suspended(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:

@@ -361,7 +361,7 @@ async def test_a_pull_consumer_that_is_ready_misses_no_message(
     assert sorted(bodies) == [b"%d" % number for number in range(8)]
 
 
-@pytest.mark.only_on("5.3.3")
+@pytest.mark.only_on("comet", "5.3.3")
 async def test_a_pop_consumer_that_is_ready_misses_no_message(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:

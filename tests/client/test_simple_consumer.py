@@ -29,9 +29,9 @@ from support.checks.waiting import WAIT_S
 from support.clients.consumer_inputs import from_the_first
 from support.clients.dead_letters import dead_letters
 from support.clients.recording_handlers import Seen
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS, VERSIONS_5
 
-only_5 = pytest.mark.only_on(*VERSIONS_5)
+pops = pytest.mark.only_on(*POP_SERVERS)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ async def receive(consumer: SimpleConsumer, count: int = 1) -> list[StoredMessag
     return found
 
 
-@pytest.mark.only_on("comet", "4.9.7")
+@pytest.mark.only_on("4.9.7")
 async def test_it_does_not_start_where_brokers_do_not_serve_pop(
     name_servers: str, topic: str, group: str
 ) -> None:
@@ -70,7 +70,7 @@ async def test_it_does_not_start_where_brokers_do_not_serve_pop(
         await consumer.start()
 
 
-@only_5
+@pops
 async def test_more_members_than_queues_share_the_messages(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -102,7 +102,7 @@ async def test_more_members_than_queues_share_the_messages(
     assert len(by_member) == 5
 
 
-@only_5
+@pops
 async def test_a_receive_that_waits_returns_when_a_message_is_sent(
     name_servers: str, instance: ClientInstance, producer: Producer, topic: str, group: str
 ) -> None:
@@ -120,7 +120,7 @@ async def test_a_receive_that_waits_returns_when_a_message_is_sent(
             await consumer.ack(message)
 
 
-@only_5
+@pops
 async def test_the_brokers_know_where_a_new_group_starts_once_it_is_started(
     instance: ClientInstance, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
@@ -135,7 +135,7 @@ async def test_the_brokers_know_where_a_new_group_starts_once_it_is_started(
     assert offsets == [0, 0, 0, 0]
 
 
-@only_5
+@pops
 async def test_a_message_that_is_put_off_comes_again_and_is_counted(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -152,7 +152,7 @@ async def test_a_message_that_is_put_off_comes_again_and_is_counted(
     assert (first.reconsume_times, again.reconsume_times) == (0, 1)
 
 
-@only_5
+@pops
 async def test_only_what_is_not_extended_comes_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -171,7 +171,7 @@ async def test_only_what_is_not_extended_comes_again(
         assert await consumer.receive(wait=0.5) == []
 
 
-@only_5
+@pops
 async def test_no_message_is_lost_when_receives_are_cancelled_anywhere(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
@@ -194,7 +194,7 @@ async def test_no_message_is_lost_when_receives_are_cancelled_anywhere(
     assert sorted(seen) == sorted(bodies)
 
 
-@only_5
+@pops
 async def test_a_message_that_came_too_often_is_a_dead_letter(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:

@@ -45,26 +45,12 @@ def name_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_every_example_is_expected_to_print_something() -> None:
     assert {path.stem for path in examples.every_example()} == set(examples.EXPECTED)
-    assert set(examples.NEEDS_ROCKETMQ) < set(examples.EXPECTED)
+    assert set(examples.NEEDS_VERSION) < set(examples.EXPECTED)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in examples.every_example() if path.stem not in examples.NEEDS_ROCKETMQ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", examples.every_example(), ids=lambda path: path.stem)
 def test_example_runs_and_prints_what_it_says(name_servers: str, path: Path) -> None:
     assert re.fullmatch(examples.EXPECTED[path.stem], examples.run(path, name_servers))
-
-
-@pytest.mark.parametrize("name", sorted(examples.NEEDS_ROCKETMQ))
-def test_example_of_what_we_do_not_serve_is_refused_with_a_reason(
-    name_servers: str, name: str
-) -> None:
-    """Once it is served, the example belongs to those that run on our server."""
-    refused = r"ResponseError: response code (3|16) \(\w+\)[^:]*(:\d+)?:\s+\w+"
-    with pytest.raises(AssertionError, match=refused):
-        examples.run(examples.FOLDER / f"{name}.py", name_servers)
 
 
 def test_order_is_kept_in_one_queue_per_key(name_servers: str) -> None:

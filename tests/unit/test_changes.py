@@ -54,12 +54,12 @@ CHANGES: dict[str, list[Edit]] = {
         before(
             "broker/queries/feature.py",
             "RequestCode.QUERY_MESSAGE:",
-            "RequestCode.QUERY_ASSIGNMENT: query.handler(lambda h: h.assignment),\n",
+            "RequestCode.WHO_CONSUME_THE_MESSAGE: query.handler(lambda h: h.assignment),\n",
         ),
         before(
             "broker/queries/rights.py",
             "    RequestCode.QUERY_MESSAGE:",
-            "    RequestCode.QUERY_ASSIGNMENT: Rights(\n"
+            "    RequestCode.WHO_CONSUME_THE_MESSAGE: Rights(\n"
             '        *[on_named(SUB_OR_GET, topic="topic")] * 2\n    ),\n',
         ),
     ],
@@ -252,13 +252,13 @@ async def main(folder):
         fields = {key: str(value) for key, value in zip("abcdefghijm", values)}
         return ask(broker, RequestCode.SEND_MESSAGE_V2, b"x", **fields)
 
-    for code in (RequestCode.QUERY_ASSIGNMENT, RequestCode.POP_ROLLBACK):
+    for code in (RequestCode.WHO_CONSUME_THE_MESSAGE, RequestCode.POP_ROLLBACK):
         assert (await ask(broker, code)).remark == "it is served", code
     lookups = Lookups("c", lambda at: None, lambda at: None, lambda group: True)
     for kind in Kind:
         needs = RequestNeeds(kind, lookups)
         needs.state(broker.life.rights())
-        assert RequestCode.QUERY_ASSIGNMENT in needs.codes
+        assert RequestCode.WHO_CONSUME_THE_MESSAGE in needs.codes
         assert RequestCode.POP_ROLLBACK in needs.codes
     assert (await ask(names, RequestCode.GET_TOPIC_NAME_LIST)).remark == "it is served"
     assert NEEDS.of(RequestCode.GET_TOPIC_NAME_LIST) == NOTHING

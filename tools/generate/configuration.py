@@ -15,6 +15,7 @@ from typing import Any
 from cometmq.access.account_settings import AccountSettings
 from cometmq.access.user_settings import UserSettings
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.pop.config import PopSettings
 from cometmq.client import settings as of_clients
 from cometmq.client.settings import TIME_UNITS, ClientSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -46,6 +47,7 @@ NETWORK: dict[str, list[type]] = {
 PARTS: dict[str, dict[str, list[type]]] = {
     "broker.conf": {
         "broker": [BrokerSettings],
+        "pop consumption": [PopSettings],
         "users and policies": [UserSettings],
         "store": [StoreSettings],
         **NETWORK,

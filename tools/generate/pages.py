@@ -40,6 +40,7 @@ def configuration_page() -> str:
     from cometmq.access.account_settings import AccountSettings
     from cometmq.access.user_settings import UserSettings
     from cometmq.broker.config import BrokerSettings
+    from cometmq.broker.pop.config import PopSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
     from cometmq.metrics.config import MetricsSettings
@@ -62,6 +63,7 @@ def configuration_page() -> str:
     ]
     parts = {
         "Broker": BrokerSettings,
+        "Pop consumption (broker)": PopSettings,
         "Users and policies (broker)": UserSettings,
         "Store": StoreSettings,
         "Name server": NameServerSettings,

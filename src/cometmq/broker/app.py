@@ -22,6 +22,7 @@ from cometmq.broker.core import Core
 from cometmq.broker.life import Life
 from cometmq.broker.listening import Listening
 from cometmq.broker.opening import allocate_segment, client_of, open_core
+from cometmq.broker.pop.config import PopSettings
 from cometmq.broker.replication.log_tls import LogTls
 from cometmq.broker.role_changes import RoleChanges
 from cometmq.metrics.config import MetricsSettings
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (
     BrokerSettings,
+    PopSettings,
     UserSettings,
     StoreSettings,
     RemotingSettings,

@@ -20,6 +20,7 @@ from cometmq.broker.groups.feature import GroupsFeature
 from cometmq.broker.life import Life
 from cometmq.broker.maintenance.feature import MaintenanceFeature
 from cometmq.broker.offsets.feature import OffsetsFeature
+from cometmq.broker.pop.feature import PopFeature
 from cometmq.broker.producer_sessions.feature import ProducerSessionsFeature
 from cometmq.broker.pulling.feature import PullingFeature
 from cometmq.broker.queries.feature import QueriesFeature
@@ -55,6 +56,7 @@ class Features(NamedTuple):
     producer_sessions: ProducerSessionsFeature
     sending: SendingFeature
     pulling: PullingFeature
+    pop: PopFeature
     topics: TopicsFeature
     groups: GroupsFeature
     queries: QueriesFeature
@@ -146,6 +148,7 @@ def assemble(
             forwards,
         ),
         pulling=pulling,
+        pop=PopFeature(core, durability, pulling, access.control, lambda: registration.known),
         topics=TopicsFeature(core, registration, pulling),
         groups=GroupsFeature(core),
         queries=QueriesFeature(core),

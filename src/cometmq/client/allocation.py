@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from cometmq.model.allocation import averagely, by_circle
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.queue import MessageQueue
 
@@ -133,9 +134,7 @@ class Averagely:
         index = position(client_id, queues, clients)
         if index is None:
             return []
-        each, more = divmod(len(queues), len(clients))
-        start = index * each + min(index, more)
-        return list(queues[start : start + each + (index < more)])
+        return averagely(queues, index, len(clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class AveragelyByCircle:
     ) -> list[MessageQueue]:
         """Return the queues of one member."""
         index = position(client_id, queues, clients)
-        return [] if index is None else list(queues[index :: len(clients)])
+        return [] if index is None else by_circle(queues, index, len(clients))
 
 
 class ByConfiguration:

@@ -30,6 +30,7 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 PRODUCER_SESSION_TOPIC: Final = "rmq_sys_COMETMQ_PRODUCER_SESSIONS"
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 SYNC_BROKER_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 SYSTEM_TOPICS: Final = frozenset(
@@ -113,6 +114,11 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the dead-letter topic of a group."""
     return DLQ_PREFIX + group
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic with the check points and acknowledgements of popped messages."""
+    return REVIVE_PREFIX + cluster
 
 
 def reply_topic(cluster: str) -> str:

@@ -47,7 +47,7 @@ from support.brokers.clusters import COMET
 from support.brokers.transaction_broker import Commits
 from support.checks.leaks import left_behind, open_sockets, other_tasks
 from support.network.fault_proxy import Proxied, proxied
-from support.runner.versions import ALL_VERSIONS, VERSIONS_5
+from support.runner.versions import ALL_VERSIONS, POP_SERVERS, VERSIONS_5
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Lifecycle)
@@ -210,7 +210,7 @@ async def world(
             deliveries[made] = handler
             return made
 
-        pops = target in VERSIONS_5
+        pops = target in POP_SERVERS
         made = World(
             links=links,
             instance=instance,
@@ -292,13 +292,13 @@ KINDS: dict[type, Kind] = {
         lambda w: the(w.popper),
         lambda ns, topic, group: PopConsumer(ns, handler=takes, **of_group(topic, group)),
         lambda w: w.consumes(the(w.popper)),
-        served_by=VERSIONS_5,
+        served_by=POP_SERVERS,
     ),
     SimpleConsumer: Kind(
         lambda w: the(w.simple),
         lambda ns, topic, group: SimpleConsumer(ns, **of_group(topic, group)),
         World.receives,
-        served_by=VERSIONS_5,
+        served_by=POP_SERVERS,
     ),
     AdminClient: Kind(lambda w: w.admin, lambda ns, *_: AdminClient(ns), World.works),
     ClientInstance: Kind(lambda w: w.instance, lambda ns, *_: ClientInstance(ns), World.works),

@@ -80,11 +80,11 @@ UNTIL_SIGTERM = dict.fromkeys(
 ) | {"17_metrics_and_spans": r"measured a hat\n"}
 """Examples that run until a signal, and what they print before it, if that is not all."""
 
-NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
+NEEDS_VERSION: dict[str, tuple[str, ...]] = {
     "22_pop": VERSIONS_5,
     "23_receive_and_ack": VERSIONS_5,
 }
-"""Examples of what our own broker does not serve yet, and the versions of RocketMQ that do."""
+"""Examples of what not every version of RocketMQ serves, and those that do."""
 
 
 OWN_TESTS = ("08_in_pytest", "25_health", "28_class_filter")

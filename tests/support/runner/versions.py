@@ -9,3 +9,5 @@ NEWEST = "5.5.0"
 ALL_VERSIONS = (*VERSIONS, NEWEST)
 VERSIONS_5 = tuple(version for version in ALL_VERSIONS if version.startswith("5."))
 """Those with pop consumption and a timer wheel."""
+POP_SERVERS = ("comet", *VERSIONS_5)
+"""The clusters with pop consumption."""

@@ -20,6 +20,9 @@ from cometmq.store import GetStatus, MessageStore
 
 log = logging.getLogger(__name__)
 
+ANY_QUEUE = -1
+"""Stands for all queues of a topic."""
+
 
 class Arrivals:
     """Notifies held pulls and scheduled delivery of the messages of a store.
@@ -45,6 +48,12 @@ class Arrivals:
         self._unseen: dict[tuple[str, int], None] = {}
         """Queues with messages that readers may not have seen at the last sync."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._unseen_topics: dict[str, int] = {}
+        """Topics with messages of before they were awaited, and where the log ended then."""
+        self.listeners: list[Callable[[str, int], object]] = []
+        """Called with each queue in which readers see new messages, if its topic is awaited."""
+        self.awaited = held.awaited
+        """How many wait for messages of each topic; a topic with none is not in it."""
         held.awaited[DELAY_TOPIC] = 1  # by the delivery of delayed messages
         store.notify_of_arrivals(self._arrived, held.awaited)
         if not store.shows_at_once:
@@ -68,6 +77,8 @@ class Arrivals:
                 )
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
+                for listener in self.listeners:
+                    listener(topic, queue_id)
             elif (topic, queue_id) not in self._unseen:
                 self._wait((topic, queue_id))
                 if not self._store.shows_unsynced:
@@ -86,6 +97,12 @@ class Arrivals:
         if self._store.readable_to >= self._store.written_to:  # a sync has ended since
             self._loop.call_soon(self._notify)
 
+    def notify_when_readable(self, topic: str) -> None:
+        """Call the listeners when readers see all that is stored, for a topic awaited since now."""
+        if not self._store.shows_at_once and self._store.readable_to < self._store.written_to:
+            self._unseen_topics[topic] = self._store.written_to
+            self._wait((topic, ANY_QUEUE))
+
     def readable(self) -> None:
         """Check held pulls when readers may see more of the log; from any thread."""
         if self._unseen and self._loop is not None:
@@ -102,6 +119,9 @@ class Arrivals:
         is_all_readable = self._store.readable_to >= self._store.written_to
         for topic, queue_id in queues:
             try:
+                if queue_id == ANY_QUEUE and not self._is_seen(topic):
+                    self._wait((topic, queue_id))
+                    continue
                 if (
                     not is_all_readable
                     and self._store.next_offset(topic, queue_id)
@@ -111,8 +131,16 @@ class Arrivals:
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
                 self._held.check(topic, queue_id, self._finds)
+                for listener in self.listeners:
+                    listener(topic, queue_id)
             except Exception:
                 log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
+
+    def _is_seen(self, topic: str) -> bool:
+        if self._store.readable_to < self._unseen_topics.get(topic, 0):
+            return False
+        self._unseen_topics.pop(topic, None)
+        return True
 
     def _finds(self, pull: HeldPull) -> bool | None:
         """Whether a held pull would find a message; reads each message once.

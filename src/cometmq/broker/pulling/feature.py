@@ -44,7 +44,8 @@ class PullingFeature(BrokerFeature):
         self._access = access
         self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
         request_sync = durability.commit.request_sync
-        Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
+        self.arrivals = Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
+        """Notifies of messages that readers see."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pulls; the fast port does not serve them."""

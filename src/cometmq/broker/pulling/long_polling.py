@@ -270,6 +270,17 @@ class HeldPulls:
                     self._notify(pull)
                 yield
 
+    def count(self, topic: str, queue_id: int) -> int:
+        """Return how many pulls of a queue are held."""
+        return len(self._by_queue.get((topic, queue_id), ()))
+
+    def notify_first(self, topic: str, queue_id: int) -> bool:
+        """Notify the pull of a queue that has waited longest; return whether there is one."""
+        for pull in self._by_queue.get((topic, queue_id), ()):
+            self._notify(pull)
+            return True
+        return False
+
     def topic_gone(self, topic: str) -> None:
         """Run every held pull of a deleted topic again."""
         if topic in self.awaited:

@@ -127,7 +127,6 @@ class ReplicationFeature(BrokerFeature):
                 ),
                 RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
                 RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
-                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: tables.handler(lambda h: h.request_modes),
             },
             [every(COPY_CHECK_S, self._copy_tables, "copy-tables", first_s=0.0)],
         )

@@ -1,11 +1,10 @@
 """Handles requests between a master and its slaves.
 
-Slaves of RocketMQ 5 copy tables that this broker does not have: there are no timer messages and no
-pop consumption here, so those tables are empty. Without a response a slave would log an error at
-every copy.
+Slaves of RocketMQ 5 copy tables that this broker does not have: there are no timer messages here,
+so those tables are empty. Without a response a slave would log an error at every copy.
 
-Source: AdminBrokerProcessor.getTimerCheckPoint, getTimerMetrics and exchangeBrokerHaInfo,
-TimerCheckpoint, and QueryAssignmentProcessor, RocketMQ 5.3.
+Source: AdminBrokerProcessor.getTimerCheckPoint, getTimerMetrics and exchangeBrokerHaInfo, and
+TimerCheckpoint, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.master import Master
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.protocol.bodies.common import DataVersion
-from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
 from cometmq.protocol.bodies.topic import TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.broker_admin import (
@@ -58,10 +56,6 @@ class EmptyTablesHandler:
     def timer_metrics(self, request: Request) -> Response:
         """GET_TIMER_METRICS (61)."""
         return Response(body=TimerMetricsSerializeWrapper(data_version=self._version).encode())
-
-    def request_modes(self, request: Request) -> Response:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402)."""
-        return Response(body=MessageRequestModeSerializeWrapper().encode())
 
 
 class HaInfoHandler:

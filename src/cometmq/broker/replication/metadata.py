@@ -14,7 +14,7 @@ a copy is also made soon after messages of a topic that is new here: this broker
 them at any time.
 
 Source: SlaveSynchronize, RocketMQ 4.9 and 5.3, which copies tables that need RocketMQ 5's timer
-messages and pop consumption, too.
+messages, too. Request modes of pop consumption are copied by that feature.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ INTERNAL_NAME_CHARS_MAX = 255
 NAMES_LOGGED_MAX = 100
 
 _SECTION = "topicConfigTable"
-_INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_+-]+")
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -472,7 +472,7 @@ def internal_topic(
     if len(name) > INTERNAL_NAME_CHARS_MAX or not _INTERNAL_NAME.fullmatch(name):
         raise InvalidNameError(
             f"topic {name[:80]!r} of {len(name)} characters: expected at most"
-            f" {INTERNAL_NAME_CHARS_MAX} letters, digits, %, |, _ and -"
+            f" {INTERNAL_NAME_CHARS_MAX} letters, digits, %, |, _, + and -"
         )
     return TopicConfig(
         topic_name=name,

@@ -83,3 +83,26 @@ class NotificationResponse(Header, kw_only=True):
 
     has_msg: bool
     polling_full: bool | None = None
+
+
+class PeekMessageRequest(TopicHeader, kw_only=True):
+    """PEEK_MESSAGE (200052)."""
+
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    consumer_group: str
+
+
+class PollingInfoRequest(TopicHeader, kw_only=True):
+    """POLLING_INFO (200055)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class PollingInfoResponse(Header, kw_only=True):
+    """The response to POLLING_INFO."""
+
+    polling_num: Int32

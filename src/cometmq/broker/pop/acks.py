@@ -1,0 +1,482 @@
+"""Handles acknowledgements of popped messages, and changes of their invisible time.
+
+ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+An acknowledgement that is answered 0 is as durable as a message that is sent: it waits for the disk
+and for slaves as the settings say. All acknowledgements that one iteration of the event loop
+receives are stored with one write, one record for each check point.
+
+A receipt that no pop gave, and one of a message that was acknowledged or redelivered, is answered 0
+and changes nothing. Source: AckMessageProcessor and ChangeInvisibleTimeProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.checks import check_number, sent_to_slave
+from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
+from cometmq.broker.pop.orders import IGNORED, UNKNOWN, Orders
+from cometmq.broker.pop.pops import INVISIBLE_MS_MAX
+from cometmq.broker.pop.receipts import ORDERED, Receipt, read_receipt
+from cometmq.broker.pop.records import MESSAGES_MAX, AckOf
+from cometmq.broker.prerequisites import (
+    PrerequisiteError,
+    after_prerequisites,
+    with_prerequisites,
+)
+from cometmq.model.errors import ResponseError, StoreError
+from cometmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers.pop import (
+    AckMessageRequest,
+    ChangeMessageInvisibletimeRequest,
+    ChangeMessageInvisibletimeResponse,
+)
+from cometmq.remoting import Request, Response, Supervisor
+from cometmq.remoting.connection import respond_with_failure
+from cometmq.remoting.slices import decode, decode_at_once
+
+if TYPE_CHECKING:
+    from cometmq.broker.core import Core
+    from cometmq.broker.durability.wait import DurabilityWait
+    from cometmq.broker.pop.held_pops import HeldPops
+    from cometmq.broker.pop.revive_log import ReviveLog
+
+RECORDS_MAX: Final = 256
+"""Check points whose acknowledgements are stored with one write."""
+EARLY_MS: Final = 5_000
+BITS_MAX: Final = 4_096
+"""Bits that are read of one item of a batch; RocketMQ's pops deliver at most 32 messages."""
+ITEMS_MAX: Final = 10_000
+ATTEMPTS_MAX: Final = 8
+
+
+class _Write:
+    """Acknowledgements that are stored with one write."""
+
+    def __init__(self, points: CheckPoints) -> None:
+        self.points = points
+        self.bits: dict[CheckPoint, int] = {}
+        self.requests: list[Request] = []
+        self.attempts = 0
+
+
+class AckHandler:
+    """Handles acknowledgements, and changes of invisible times.
+
+    Args:
+        core: of the broker.
+        check_points: where they are stored.
+        orders: the ordered pops.
+        held: pops that wait for a queue which is blocked.
+        durability: what responses wait for.
+        changed: called when check points were added.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        check_points: ReviveLog,
+        orders: Orders,
+        held: HeldPops,
+        durability: DurabilityWait,
+        changed: Callable[[], object],
+    ) -> None:
+        self._store = core.store
+        self._topics = core.topics
+        self._offsets = core.offsets
+        self._role = core.role
+        self._clock = core.clock
+        self._log = check_points
+        self._orders = orders
+        self._held = held
+        self._durability = durability
+        self._changed = changed
+        self._write: _Write | None = None
+        self.ack = with_prerequisites(self._ack)
+        """Handles ACK_MESSAGE."""
+        self.change = with_prerequisites(self._change)
+        """Handles CHANGE_MESSAGE_INVISIBLETIME."""
+        self._tasks = Supervisor("acknowledge")
+        self.acked = 0
+        """Messages acknowledged since the start."""
+
+    # --- one message ----------------------------------------------------------------------------
+
+    def _ack(self, request: Request) -> Response | None:
+        header = request.header(AckMessageRequest)
+        offset = header.offset
+        self._check_queue(header.topic, header.queue_id)
+        low, high = self._store.bounds(header.topic, header.queue_id)
+        if not low <= offset <= high:
+            raise ResponseError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{offset},"
+                f" store:{low}~{high}",
+            )
+        receipt = read_receipt(header.extra_info)
+        self._prepare()
+        if receipt.revive_queue == ORDERED:
+            return self._ack_ordered(request, header, receipt)
+        point = self._find(header.consumer_group, header.topic, header.queue_id, receipt)
+        if point is not None:
+            self._store_acks(request, {point: point.bit_of(offset)})
+            return None
+        if self._may_be_early(receipt):
+            return self._ack_apart(
+                request,
+                AckOf(
+                    header.consumer_group,
+                    header.topic,
+                    header.queue_id,
+                    receipt.start,
+                    receipt.pop_ms,
+                    receipt.broker_name,
+                    (offset,),
+                    receipt.invisible_ms,
+                ),
+                receipt.revive_queue,
+            )
+        return Response()
+
+    def _prepare(self) -> None:
+        if self._role.is_slave:
+            raise sent_to_slave()
+        self._log.require_loaded()
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        config = self._topics.require(topic)
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise ResponseError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
+                f"topicConfig.readQueueNums:[{config.read_queue_nums}]",
+            )
+
+    def _find(self, group: str, topic: str, queue_id: int, receipt: Receipt) -> CheckPoint | None:
+        if receipt.broker_name != self._log.broker_name:
+            return None
+        return self._log.points.find(group, topic, queue_id, receipt.start, receipt.pop_ms)
+
+    def _may_be_early(self, receipt: Receipt) -> bool:
+        """Return whether a receipt may be one of a master before this one, and still count."""
+        return (
+            receipt.broker_name == self._log.broker_name
+            and receipt.pop_ms <= self._log.loaded_ms
+            and 0 <= receipt.invisible_ms <= INVISIBLE_MS_MAX
+            and receipt.pop_ms + receipt.invisible_ms + EARLY_MS > self._clock.now_ms()
+            and 0 <= receipt.revive_queue < self._log.queue_count
+        )
+
+    def _ack_apart(self, request: Request, ack: AckOf, revive_queue: int) -> Response | None:
+        return self._durability.respond(request, self._acknowledge_apart(ack, revive_queue))
+
+    def _acknowledge_apart(self, ack: AckOf, revive_queue: int) -> int:
+        try:
+            return self._log.acknowledge_apart(ack, revive_queue)
+        except StoreError as problem:
+            raise _refused(problem) from problem
+
+    def _ack_ordered(
+        self, request: Request, header: AckMessageRequest, receipt: Receipt
+    ) -> Response | None:
+        log_end = self._acknowledge_ordered(
+            header.consumer_group, header.topic, header.queue_id, header.offset, receipt
+        )
+        return self._durability.respond(request, log_end) if log_end else Response()
+
+    def _acknowledge_ordered(
+        self, group: str, topic: str, queue_id: int, offset: int, receipt: Receipt
+    ) -> int:
+        """Acknowledge an ordered message; return the end of the log, 0 if nothing was stored."""
+        committed = self._offsets.committed(group, topic, queue_id) or 0
+        if offset < committed:
+            return 0
+        next_offset = self._orders.acknowledge(
+            group, topic, queue_id, offset, receipt.pop_ms, committed
+        )
+        if next_offset == IGNORED:
+            return 0
+        if next_offset == UNKNOWN:
+            raise ResponseError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed},"
+                f" commit:{offset}, next:{next_offset}",
+            )
+        log_end = 0
+        if next_offset > committed and not self._offsets.is_reset_pending(group, topic, queue_id):
+            ack = AckOf(
+                group,
+                topic,
+                queue_id,
+                receipt.start,
+                receipt.pop_ms,
+                self._log.broker_name,
+                (offset,),
+                next_offset=next_offset,
+            )
+            log_end = self._acknowledge_apart(ack, queue_id % self._log.queue_count)
+            self._offsets.commit(group, topic, queue_id, next_offset)
+        self.acked += 1
+        self._held.notify(group, topic)
+        return log_end
+
+    # --- batches --------------------------------------------------------------------------------
+
+    def ack_batch(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Handle BATCH_ACK_MESSAGE."""
+        body = decode_at_once(BatchAckMessageRequestBody, request.body) if request.body else None
+        if body is None and request.body:
+            request.is_exclusive = True
+            return self._ack_large(request)
+        if body is None or not body.acks:
+            raise ResponseError(ResponseCode.NO_MESSAGE, "no acknowledgement in the request")
+        return with_prerequisites(lambda each: self._ack_items(each, body))(request)
+
+    async def _ack_large(self, request: Request) -> Response | None:
+        body = await decode(BatchAckMessageRequestBody, request.body)
+        if len(body.acks) > ITEMS_MAX:
+            raise ResponseError(
+                ResponseCode.NO_MESSAGE,
+                f"{len(body.acks)} items in a batch of acknowledgements, expected at most"
+                f" {ITEMS_MAX}",
+            )
+        return await after_prerequisites(lambda: self._ack_items(request, body))
+
+    def _ack_items(self, request: Request, body: BatchAckMessageRequestBody) -> Response | None:
+        self._prepare()
+        acks: dict[CheckPoint, int] = {}
+        log_end = 0
+        is_own = body.broker_name in ("", self._log.broker_name)
+        for item in body.acks if is_own else ():
+            bits = int.from_bytes(item.bit_set[: BITS_MAX // 8], "little")
+            config = self._topics.get(item.topic)
+            if not bits or config is None or not 0 <= item.queue_id < config.read_queue_nums:
+                continue
+            receipt = Receipt(
+                item.start_offset,
+                item.pop_time,
+                item.invisible_time,
+                item.revive_queue_id,
+                self._log.broker_name,
+            )
+            if receipt.revive_queue == ORDERED:
+                log_end = max(log_end, self._ack_ordered_item(item, receipt, bits))
+                continue
+            point = self._find(item.consumer_group, item.topic, item.queue_id, receipt)
+            if point is not None:
+                acks[point] = acks.get(point, 0) | _bits_in(point, bits)
+            elif self._may_be_early(receipt):
+                offsets = _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]
+                ack = AckOf(
+                    item.consumer_group,
+                    item.topic,
+                    item.queue_id,
+                    receipt.start,
+                    receipt.pop_ms,
+                    receipt.broker_name,
+                    tuple(offsets),
+                    receipt.invisible_ms,
+                )
+                log_end = max(log_end, self._acknowledge_apart(ack, receipt.revive_queue))
+        if acks:
+            self._store_acks(request, acks)
+            return None
+        return self._durability.respond(request, log_end) if log_end else Response()
+
+    def _ack_ordered_item(self, item: BatchAck, receipt: Receipt, bits: int) -> int:
+        """Acknowledge ordered messages; return the end of the log that the response waits for."""
+        log_end = 0
+        for offset in _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]:
+            with contextlib.suppress(ResponseError):  # one that was not popped
+                end = self._acknowledge_ordered(
+                    item.consumer_group, item.topic, item.queue_id, offset, receipt
+                )
+                log_end = max(log_end, end)
+        return log_end
+
+    # --- invisible times ------------------------------------------------------------------------
+
+    def _change(self, request: Request) -> Response | None:
+        header = request.header(ChangeMessageInvisibletimeRequest)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = header.offset
+        self._check_queue(topic, queue_id)
+        low, high = self._store.bounds(topic, queue_id)
+        if not low <= offset < high:
+            raise ResponseError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
+            )
+        receipt = read_receipt(header.extra_info)
+        check_number("invisibleTime", header.invisible_time, 0, INVISIBLE_MS_MAX)
+        self._prepare()
+        now_ms = self._clock.now_ms()
+        if receipt.revive_queue == ORDERED:
+            return self._change_ordered(header, receipt, now_ms)
+        points = self._log.points
+        pop_ms = points.free_pop_ms(group, topic, queue_id, offset, now_ms)
+        response = Response(
+            header=ChangeMessageInvisibletimeResponse(
+                pop_time=pop_ms,
+                invisible_time=header.invisible_time,
+                revive_qid=receipt.revive_queue,
+            )
+        )
+        point = self._find(group, topic, queue_id, receipt)
+        is_early = point is None and self._may_be_early(receipt)
+        bit = 0 if point is None else point.bit_of(offset) & ~(point.acked | point.acking)
+        if not bit and not is_early:
+            return response
+        queue = receipt.revive_queue if point is None else point.revive_queue
+        renewed = CheckPoint(
+            group,
+            topic,
+            queue_id,
+            offset,
+            range(offset, offset + 1),
+            pop_ms,
+            header.invisible_time,
+            queue,
+        )
+        try:
+            if point is not None:
+                log_end = self._log.replace(point, bit, renewed, now_ms)
+            else:
+                self._log.add([renewed], now_ms)
+                ack = AckOf(
+                    group,
+                    topic,
+                    queue_id,
+                    receipt.start,
+                    receipt.pop_ms,
+                    receipt.broker_name,
+                    (offset,),
+                    receipt.invisible_ms,
+                )
+                log_end = self._log.acknowledge_apart(ack, queue)
+        except StoreError as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"the invisible time was not changed: {problem}"
+            ) from problem
+        self._changed()
+        return self._durability.respond(request, log_end, response)
+
+    def _change_ordered(
+        self, header: ChangeMessageInvisibletimeRequest, receipt: Receipt, now_ms: int
+    ) -> Response:
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        committed = self._offsets.committed(group, topic, queue_id) or 0
+        if header.offset < committed:
+            zero = ChangeMessageInvisibletimeResponse(pop_time=0, invisible_time=0, revive_qid=0)
+            return Response(header=zero)
+        visible_ms = now_ms + header.invisible_time
+        self._orders.change_invisible(
+            group, topic, queue_id, header.offset, receipt.pop_ms, visible_ms
+        )
+        self._held.notify(group, topic)
+        return Response(
+            header=ChangeMessageInvisibletimeResponse(
+                pop_time=receipt.pop_ms,
+                invisible_time=visible_ms - receipt.pop_ms,
+                revive_qid=ORDERED,
+            )
+        )
+
+    # --- storing --------------------------------------------------------------------------------
+
+    def _store_acks(self, request: Request, acks: dict[CheckPoint, int]) -> None:
+        """Store acknowledgements at the end of this iteration of the event loop, then respond."""
+        write = self._write
+        if write is None:
+            write = self._write = _Write(self._log.points)
+            asyncio.get_running_loop().call_soon(self._end_write, write)
+        for point, bits in acks.items():
+            new = bits & ~point.acked
+            if new:
+                point.acking |= new
+                write.bits[point] = write.bits.get(point, 0) | new
+        write.requests.append(request)
+        if len(write.bits) >= RECORDS_MAX:
+            self._end_write(write)
+
+    def _end_write(self, write: _Write) -> None:
+        if write is self._write:  # else it was stored before, because there were many
+            self._write = None
+            self._finish(write)
+
+    def _finish(self, write: _Write) -> None:
+        try:
+            log_end = self._append(write)
+        except PrerequisiteError as needed:
+            write.attempts += 1
+            if write.attempts > ATTEMPTS_MAX:
+                self._fail(write, StoreError("the next file of the log is not there"))
+            else:
+                self._tasks.spawn(self._finish_later(write, needed), "acknowledge")
+        except Exception as problem:
+            self._fail(write, problem)
+        else:
+            for request in write.requests:
+                response = self._durability.respond(request, log_end)
+                if response is not None:
+                    request.reply(response)
+
+    def _append(self, write: _Write) -> int:
+        """Store acknowledgements; return the end of the log that responses wait for."""
+        if self._log.points is not write.points or not self._log.is_loaded:
+            raise sent_to_slave()
+        bits = {point: left for point, each in write.bits.items() if (left := each & ~point.acked)}
+        log_end = 0
+        if bits:
+            log_end = self._log.acknowledge(bits, self._clock.now_ms())
+        for point in write.bits:
+            point.acking = 0
+        self.acked += sum(each.bit_count() for each in bits.values())
+        return log_end
+
+    async def _finish_later(self, write: _Write, needed: PrerequisiteError) -> None:
+        try:
+            await needed.run()
+        except Exception as problem:
+            self._fail(write, problem)
+        else:
+            self._finish(write)
+
+    def _fail(self, write: _Write, problem: Exception) -> None:
+        for point in write.bits:
+            point.acking = 0
+        if isinstance(problem, StoreError):
+            problem = _refused(problem)
+        for request in write.requests:
+            respond_with_failure(request, problem)
+
+    async def stop(self) -> None:
+        """End the acknowledgements that wait for a file of the log."""
+        await self._tasks.cancel()
+
+
+def _refused(problem: StoreError) -> ResponseError:
+    return ResponseError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, f"the acknowledgement was not stored: {problem}"
+    )
+
+
+def _offsets_in(start: int, bits: int) -> list[int]:
+    """Return the offsets that a bit set names."""
+    return [start + n for n in range(bits.bit_length()) if bits >> n & 1]
+
+
+def _bits_in(point: CheckPoint, bits: int) -> int:
+    """Return the bits of a check point for those of a batch, which count from its start."""
+    offsets = point.offsets
+    if isinstance(offsets, range) and offsets.start == point.start:
+        return bits & point.all_bits()
+    found = 0
+    for offset in _offsets_in(point.start, bits):
+        found |= point.bit_of(offset)
+    return found

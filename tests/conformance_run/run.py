@@ -2,13 +2,14 @@
 
 ``python tests/run.py conformance`` calls it. The suites know nothing of the server. For each of
 them a process of its own starts a server with the settings that the suite asks for and small files,
-checks which build the server runs, and calls pytest with the address. ``--suite`` chooses one, and
-so does the path of a test.
+checks which build the server runs, and calls pytest with the address. The suite of static topics
+gets a name server and three brokers. ``--suite`` chooses one, and so does the path of a test.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -22,13 +23,15 @@ import pytest
 from expectations import Expectations
 from expected_failures import EXPECTED, SLOW_TO_FAIL, Expected
 
-from support.processes.server import Standalone, standalone
+from cometmq.remoting.ports import free_port
+from support.processes.server import standalone
 from support.runner import build
 from support.runner.tiers import is_long_run
 
 TESTS = Path(__file__).resolve().parent.parent
 CONFORMANCE = TESTS / "conformance"
 ACL = CONFORMANCE / "acl"
+STATIC_TOPICS = CONFORMANCE / "static_topics"
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
@@ -61,6 +64,8 @@ class Suite:
     options: tuple[str, ...] = ()
     accounts: bool = False
     """Whether the tests change the broker's ``plain_acl.yml``."""
+    brokers: int = 0
+    """The brokers of its own cluster, which tests stop and start; 0 for one standalone server."""
     expected: Expected = field(default_factory=Expected)
 
 
@@ -75,6 +80,12 @@ SUITES = {
         accounts=True,
     ),
     "acl-auth": Suite(ACL, _settings_of("broker-auth.conf"), ("--acl=auth",)),
+    "static-topics": Suite(
+        STATIC_TOPICS,
+        {},
+        ("--static", "--flavour=comet"),
+        brokers=3,
+    ),
 }
 
 
@@ -104,6 +115,8 @@ def main() -> int:
 
 
 def _suite_of(test: str) -> str:
+    if test.startswith("tests/conformance/static_topics/"):
+        return "static-topics"
     if not test.startswith("tests/conformance/acl/"):
         return "protocol"
     return "acl-auth" if Path(test).name.startswith("test_auth") else "acl-plain"
@@ -123,17 +136,22 @@ def run_suite(suite: Suite, arguments: list[str]) -> int:
     """Start the server, run the suite, stop the server; returns pytest's exit status."""
     folder = Path(tempfile.mkdtemp(prefix="cometmq-conformance-"))
     try:
+        if suite.brokers:
+            return _run_on_cluster(suite, folder, arguments)
         settings = {**SMALL_FILES, **suite.settings}
         if suite.accounts:
             settings["rocketmqHome"] = folder
             (folder / "conf").mkdir()
             shutil.copyfile(ACL / "plain_acl.yml", folder / "conf" / "plain_acl.yml")
         with standalone(folder, **settings) as server:
-            reason = _wrong_build(server)
+            reason = _wrong_build(server.pid)
             if reason:
                 print(reason, file=sys.stderr)
                 return 1
-            status = _run_tests(suite, server, arguments)
+            options = list(suite.options)
+            if suite.accounts:
+                options.append(f"--acl-file={folder / 'conf' / 'plain_acl.yml'}")
+            status = _run_tests(suite, server.namesrv, options, arguments)
             if not server.running:
                 print(f"the server died\n{server.log_end()}", file=sys.stderr)
                 return 1
@@ -144,8 +162,46 @@ def run_suite(suite: Suite, arguments: list[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wrong_build(server: Standalone) -> str | None:
-    libraries = build.libraries_of_process(server.pid)
+def _run_on_cluster(suite: Suite, folder: Path, arguments: list[str]) -> int:
+    """Run a suite on a cluster of its own, started by the suite's own script."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    sys.path.insert(0, str(suite.folder))
+    from cluster import TEMPLATES, Cluster
+
+    cluster = Cluster(folder)
+    lines = [f"{name}={value}" for name, value in suite.settings.items()]
+    try:
+        template = json.loads(TEMPLATES.read_text())["cometmq"]
+        cluster.create(template, suite.brokers, free_port() // 10 * 10, lines)
+        for name in cluster.nodes:
+            cluster.launch(name)
+        for name in cluster.nodes:
+            cluster.wait_ready(name)
+        cluster.wait_registered()
+        if reason := _wrong_build(cluster.pid(cluster.brokers[0]) or 0):
+            print(reason, file=sys.stderr)
+            return 1
+        script = f"{sys.executable} {suite.folder / 'cluster.py'}"
+        options = [
+            *suite.options,
+            f"--start={script} start {folder} {{broker}}",
+            f"--stop={script} stop {folder} {{broker}}",
+            f"--kill={script} stop {folder} {{broker}} --kill",
+            f"--mqadmin=env TMPDIR={{tmp}} {sys.executable} -m cometmq mqadmin",
+        ]
+        host, port = cluster.namesrv.split(":")
+        status = _run_tests(suite, (host, int(port)), options, arguments)
+        if status:
+            for name in cluster.nodes:
+                end = (folder / name / "output.log").read_text(errors="replace").splitlines()[-15:]
+                print(f"--- the log of {name} ends", *end, sep="\n")
+        return status
+    finally:
+        cluster.close()
+
+
+def _wrong_build(pid: int) -> str | None:
+    libraries = build.libraries_of_process(pid)
     print(f"server build: {len(libraries)} compiled modules loaded", flush=True)
     if build.EXPECTED == "compiled" and build.hot_modules() and not libraries:
         return "the server was to run compiled, but has loaded no compiled module"
@@ -154,11 +210,10 @@ def _wrong_build(server: Standalone) -> str | None:
     return None
 
 
-def _run_tests(suite: Suite, server: Standalone, arguments: list[str]) -> int:
-    host, port = server.namesrv
-    options = list(suite.options)
-    if suite.accounts:
-        options.append(f"--acl-file={server.folder / 'conf' / 'plain_acl.yml'}")
+def _run_tests(
+    suite: Suite, namesrv: tuple[str, int], options: list[str], arguments: list[str]
+) -> int:
+    host, port = namesrv
     os.chdir(TESTS.parent)
     only = tuple(each for each in arguments if each.startswith("tests/conformance/"))
     return pytest.main(

@@ -60,10 +60,6 @@ OTHERWISE = {
     "acl-get-miss": r"CODE: 16  DESC: The subject '' is none: expected User:NAME",
     # RocketMQ takes any name.
     "updateSubGroup-name": r"CODE: 29  DESC: the specified group\[bad\$name\] contains illegal",
-    # Static topics: queues that are mapped to several brokers.
-    "updateStaticTopic": r"CODE: 3  DESC:  request type 513 not supported",
-    "updateStaticTopic-b": r"CODE: 3  DESC:  request type 513 not supported",
-    "remapping": r"No topic route to do the remapping",
 }
 """Calls whose printouts differ on purpose, by id, and what they contain instead."""
 FOLLOWING = re.compile(r"/(topicConfigTable/scene-static|subscriptionGroupTable/bad\$name)/")

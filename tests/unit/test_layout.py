@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "cometmq"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 FOLDER_FILES_MAX = 3
-CLIENT_FILES_MAX = 100
+CLIENT_FILES_MAX = 102
 MODULE_LINES_MIN = 40
 """A shorter module belongs to the neighbour that uses it."""
 PARAMETERS_MAX = 8
@@ -161,7 +161,7 @@ def test_a_table_with_a_file_is_in_a_feature_folder() -> None:
         and any(ast.unparse(base).startswith("ConfigTable[") for base in node.bases)
     ]
 
-    assert sorted(tables) == ["groups", "topics"]
+    assert sorted(tables) == ["groups", "static_topics", "topics"]
 
 
 def test_counters_get_their_names_in_one_module() -> None:

@@ -29,6 +29,7 @@ from cometmq.broker.registration.name_servers import Registration
 from cometmq.broker.replication.feature import ReplicationFeature
 from cometmq.broker.replication.log_tls import LogTls
 from cometmq.broker.sending.feature import SendingFeature
+from cometmq.broker.static_topics.feature import StaticTopicsFeature
 from cometmq.broker.stats.feature import StatsFeature
 from cometmq.broker.stats.sources import Sources
 from cometmq.broker.topics.feature import TopicsFeature
@@ -52,6 +53,7 @@ class Features(NamedTuple):
     stats: StatsFeature
     clients: ClientsFeature
     filters: FiltersFeature
+    static_topics: StaticTopicsFeature
     offsets: OffsetsFeature
     producer_sessions: ProducerSessionsFeature
     sending: SendingFeature
@@ -98,6 +100,7 @@ def assemble(
         core.settings,
         role=core.role,
         filter_servers=filter_servers.servers.addresses,
+        static_topics=core.static_topics,
     )
     filter_servers.servers.on_change = registration.wake
     replication = ReplicationFeature(
@@ -121,7 +124,9 @@ def assemble(
         producer_sessions.sessions,
     )
     clients = ClientsFeature(core, forwards)
-    pulling = PullingFeature(core, durability, delay, access.control)
+    static_topics = StaticTopicsFeature(core, durability, registration.announce, name_servers)
+    offsets = OffsetsFeature(core, forwards, static_topics)
+    pulling = PullingFeature(core, durability, delay, access.control, static_topics, offsets)
     registers = RegistrationFeature(core, registration, replication, name_servers)
     features = Features(
         durability=durability,
@@ -136,7 +141,8 @@ def assemble(
         stats=StatsFeature(sources),
         clients=clients,
         filters=FiltersFeature(core),
-        offsets=OffsetsFeature(core, forwards),
+        static_topics=static_topics,
+        offsets=offsets,
         producer_sessions=producer_sessions,
         sending=SendingFeature(
             core,

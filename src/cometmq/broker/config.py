@@ -454,6 +454,11 @@ class BrokerSettings:
     brokers of its name there are, beside their notifications.
     """
 
+    forward_timeout_ms: int = setting(
+        3_000, key="forwardTimeout", unit="ms", low=100, high=60_000, remote=True
+    )
+    """Timeout of requests about static topics that another broker has to serve."""
+
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
     """Whether lite pull consumers are allowed."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cometmq.broker.groups.table import GroupTable
     from cometmq.broker.offsets.offset_store import OffsetStore
     from cometmq.broker.role import Role
+    from cometmq.broker.static_topics.table import StaticTopicTable
     from cometmq.broker.stats.counters import BrokerStats
     from cometmq.broker.stats.measures import Measures
     from cometmq.broker.topics.table import TopicTable
@@ -52,6 +53,7 @@ class Core(msgspec.Struct, frozen=True):
     store: MessageStore
     cold_reads: ColdReads
     topics: TopicTable
+    static_topics: StaticTopicTable
     groups: GroupTable
     offsets: OffsetStore
     filters: FilterTable

@@ -19,6 +19,8 @@ from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.role import SLAVE, UNKNOWN_ID, Role
+from cometmq.broker.static_topics.table import FILE as STATIC_TOPICS
+from cometmq.broker.static_topics.table import StaticTopicTable
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.measures import Measures
 from cometmq.broker.stats.throughput import Throughput
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TABLES = ("topics", "subscriptionGroup", "consumerOffset", "consumerFilter")
+TABLES = ("topics", STATIC_TOPICS, "subscriptionGroup", "consumerOffset", "consumerFilter")
 """The files of the tables, beside the store."""
 
 
@@ -86,6 +88,7 @@ def open_core(
     tables = {name: table_file(configuration, files, name) for name in TABLES}
     creations = CreationLimits(settings)
     topics = TopicTable(settings, tables["topics"], clock=clock, creations=creations)
+    static_topics = StaticTopicTable(tables[STATIC_TOPICS], settings().broker_name, clock=clock)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock, creations=creations)
     filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
     store = MessageStore(
@@ -104,6 +107,7 @@ def open_core(
         filters.renew_births()
     try:
         topics.load(store)
+        static_topics.load(topics)
         groups.load()
         # A slave may have messages of a topic in its log that it has not copied yet.
         store.expect_topics(
@@ -128,6 +132,7 @@ def open_core(
             store=store,
             cold_reads=_cold_reads(configuration, settings),
             topics=topics,
+            static_topics=static_topics,
             groups=groups,
             offsets=offsets,
             filters=filters,

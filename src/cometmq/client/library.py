@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.name_servers import HasNameServers, parse_addresses
-from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID, Route, route_from
+from cometmq.client._connection.routes import MASTER_ID, Route, route_from
 from cometmq.client._consuming.pulls import Pull, PullResult, pull_once
 from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.retry_policy import RetryPolicy
@@ -45,6 +45,7 @@ from cometmq.protocol.headers.producer_session import (
     OpenProducerSessionResponse,
 )
 from cometmq.protocol.headers.send import SendMessageV2Request
+from cometmq.protocol.logical_queues import LOGICAL_PREFIX
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import CallTimeoutError, Connection, RemotingClient, check
 

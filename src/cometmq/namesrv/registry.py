@@ -65,6 +65,8 @@ class Registration(msgspec.Struct, frozen=True):
     zone: str | None = None
     mappings: Mapping[str, TopicQueueMappingInfo] = msgspec.field(default_factory=dict)
     """Static topics: topic → where its logical queues are, from the broker's registration."""
+    is_part: bool = False
+    """Whether the broker has further topics."""
 
     @property
     def key(self) -> BrokerKey:
@@ -149,8 +151,12 @@ class Registry:
         self.live: dict[BrokerKey, Live] = {}
         self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        """The queues of static topics, by topic and broker. They stay while any broker has the
+        topic: the queues of a broker that is away are still queues of the topic."""
+        self._mapped_of: dict[str, set[str]] = {}
+        """The topics of each broker that has rows in `mappings`."""
         self._topics_of: dict[str, set[str]] = {}
-        """The topics of each broker that has rows in `topics` or `mappings`."""
+        """The topics of each broker that has rows in `topics`."""
         self._registered: dict[Hashable, set[BrokerKey]] = {}
         """The keys in `live` of each connection."""
         self.lock = asyncio.Lock()
@@ -270,9 +276,35 @@ class Registry:
             if is_new or name not in self.topics.get(topic, ()):
                 self._put_row(topic, _row(config, name, read_only))
         if is_new:
-            async for topic, mapping in slices.each(registration.mappings.items()):
-                self.mappings.setdefault(topic, {})[name] = mapping
-                self._topics_of.setdefault(name, set()).add(topic)
+            await self._update_mappings(registration, slices)
+
+    async def _update_mappings(self, registration: Registration, slices: Slices) -> None:
+        """Take over the queues of static topics, and forget topics that are static no more."""
+        name, mappings = registration.broker_name, registration.mappings
+        known = self._mapped_of.get(name, ())
+        if registration.is_part or len(registration.topics) == 1:
+            gone = [topic for topic in known if topic in registration.topics]
+        else:
+            gone = list(known)
+        async for topic in slices.each(gone):
+            if topic not in mappings:
+                self._delete_mapping(topic, name)
+        async for topic, mapping in slices.each(mappings.items()):
+            if topic not in self.topics:
+                continue
+            if len(self.mappings.get(topic, ())) >= MEMBERS_MAX:
+                self._forget_absent(topic)
+            self.mappings.setdefault(topic, {})[name] = mapping
+            self._mapped_of.setdefault(name, set()).add(topic)
+
+    def _forget_absent(self, topic: str) -> None:
+        """Forget the queues of a static topic at brokers that are not registered."""
+        for name in [name for name in self.mappings.get(topic, ()) if name not in self.groups]:
+            self._delete_mapping(topic, name)
+
+    def _delete_mapping(self, topic: str, broker_name: str) -> None:
+        _delete(self.mappings, topic, broker_name)
+        _discard(self._mapped_of, broker_name, topic)
 
     def _update_filter_servers(self, registration: Registration) -> None:
         if registration.filter_servers:
@@ -404,10 +436,14 @@ class Registry:
         """Remove a topic, or only its rows of one cluster's brokers."""
         async with self.lock:
             if cluster is None:
-                names = [*self.topics.get(topic, ()), *self.mappings.get(topic, ())]
+                names = list(self.topics.get(topic, ()))
+                mapped = list(self.mappings.get(topic, ()))
             else:
-                names = list(self.clusters.get(cluster, {}))
-            async for broker_name in Slices().each(names):
+                names = mapped = list(self.clusters.get(cluster, {}))
+            slices = Slices()
+            async for broker_name in slices.each(mapped):
+                self._delete_mapping(topic, broker_name)
+            async for broker_name in slices.each(names):
                 self._delete_row(topic, broker_name)
 
     async def register_topic(self, topic: str, rows: Iterable[QueueData]) -> bool:
@@ -442,12 +478,17 @@ class Registry:
 
     def _delete_row(self, topic: str, broker_name: str) -> None:
         _delete(self.topics, topic, broker_name)
-        _delete(self.mappings, topic, broker_name)
-        topics = self._topics_of.get(broker_name)
-        if topics is not None:
-            topics.discard(topic)
-            if not topics:
-                del self._topics_of[broker_name]
+        _discard(self._topics_of, broker_name, topic)
+        if topic not in self.topics:  # no broker is left that could lead a queue
+            for name in list(self.mappings.get(topic, ())):
+                self._delete_mapping(topic, name)
+
+
+def _discard(table: dict[str, set[str]], broker_name: str, topic: str) -> None:
+    topics = table.get(broker_name, set())
+    topics.discard(topic)
+    if not topics:
+        table.pop(broker_name, None)
 
 
 def _delete(table: dict[str, dict[str, Any]], topic: str, broker_name: str) -> None:

@@ -14,6 +14,7 @@ from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.role import Role
+from cometmq.broker.static_topics.table import FILE, StaticTopicTable
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.measures import Measures
 from cometmq.broker.stats.throughput import Throughput
@@ -45,6 +46,7 @@ def core_of(
     """Parts that are not given are made here; files of theirs are in the folder of the store."""
     files = Files()
     filter_file = JsonFile(store.settings.root / "config" / "consumerFilter.json", files)
+    mapping_file = JsonFile(store.settings.root / "config" / f"{FILE}.json", files)
     counters = stats or BrokerStats("C", clock=clock, is_system_topic=topics.is_system)
     return Core(
         configuration=Configuration.of(settings(), store.settings),
@@ -57,6 +59,7 @@ def core_of(
         store=store,
         cold_reads=cold_reads or ColdReads(),
         topics=topics,
+        static_topics=StaticTopicTable(mapping_file, settings().broker_name, clock=clock),
         groups=groups,
         offsets=offsets,
         filters=filters or FilterTable(settings, filter_file, clock=clock),

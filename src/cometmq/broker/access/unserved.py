@@ -10,7 +10,6 @@ from typing import Final
 
 from cometmq.access.needs import Action, Needs, needs_of, topic_need
 from cometmq.access.rights import (
-    ADMINISTRATION,
     CHANGE,
     SIGNED,
     SUB_OR_GET,
@@ -35,9 +34,6 @@ def _members(request: Request, lookups: Lookups) -> Needs:
 
 RIGHTS: Final[Mapping[int, Rights]] = {
     RequestCode.RECALL_MESSAGE: same(Right(_recall)),
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: Rights(
-        plain=ADMINISTRATION, users=on_named(Action.CREATE, topic="topic")
-    ),
     RequestCode.TRIGGER_DELETE_FILES: CHANGE,
     RequestCode.ADD_BROKER: CHANGE,
     RequestCode.REMOVE_BROKER: CHANGE,

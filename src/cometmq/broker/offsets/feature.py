@@ -10,14 +10,16 @@ from cometmq.broker.life import BrokerFeature
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.static_topics.offsets import OffsetRequests
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import RequestHandler, exclusive
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
     from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.offsets.reset import ResetHandler
+    from cometmq.broker.static_topics.feature import StaticTopicsFeature
 
 
 FIRST_PERSIST_S = 10.0
@@ -29,18 +31,24 @@ class OffsetsFeature(BrokerFeature):
     Args:
         core: of the broker.
         forwarding: forwards commits to the elected master; None without a controller.
+        static_topics: the brokers of the items of logical queues.
     """
 
-    def __init__(self, core: Core, forwarding: Forwarding | None) -> None:
+    def __init__(
+        self, core: Core, forwarding: Forwarding | None, static_topics: StaticTopicsFeature
+    ) -> None:
         super().__init__(core)
         self._forwarding = forwarding
+        self._handler = OffsetHandler(core)
+        self.logical = OffsetRequests(core, static_topics.brokers, self._handler.commit)
+        """The offsets of logical queues."""
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of committed offsets, resets and the bounds of queues."""
         core = self._core
-        offsets, bounds = OffsetHandler(core), QueueBoundsHandler(core)
-        query: RequestHandler = with_prerequisites(offsets.query)
-        commit: RequestHandler = offsets.update
+        offsets, bounds, logical = self._handler, QueueBoundsHandler(core), self.logical
+        query = logical.query(with_prerequisites(offsets.query))
+        commit = logical.commit(offsets.update)
         if self._forwarding is not None:
             from cometmq.broker.offsets.forwarded_commits import ForwardedCommits
 
@@ -60,10 +68,12 @@ class OffsetsFeature(BrokerFeature):
                 RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
                 RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
                 RequestCode.QUERY_CORRECTION_OFFSET: exclusive(offsets.correction),
-                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(bounds.search),
-                RequestCode.GET_MAX_OFFSET: bounds.max_offset,
-                RequestCode.GET_MIN_OFFSET: bounds.min_offset,
-                RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(logical.search(bounds.search)),
+                RequestCode.GET_MAX_OFFSET: logical.max_offset(bounds.max_offset),
+                RequestCode.GET_MIN_OFFSET: logical.min_offset(bounds.min_offset),
+                RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(
+                    logical.earliest_time(bounds.earliest_time)
+                ),
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.exclusive(lambda h: h.reset),
             },
             _jobs(core),

@@ -50,6 +50,7 @@ class OffsetHandler:
         self._store = core.store
         self._cold_reads = core.cold_reads
         self._topics = core.topics
+        self._static_topics = core.static_topics
         self._groups = core.groups
 
     def query(self, request: Request) -> Response:
@@ -63,7 +64,16 @@ class OffsetHandler:
     def update(self, request: Request) -> Response:
         """Commit an offset; while a reset is pending, commits are ignored."""
         header = request.header(UpdateConsumerOffsetRequest)
-        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        return self.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> Response:
+        """Commit an offset in a physical queue.
+
+        Raises:
+            ResponseError: it is refused.
+        """
         if self._groups.get(group) is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
@@ -72,11 +82,14 @@ class OffsetHandler:
         if config is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         check_queue(config, queue_id)
-        if header.commit_offset < 0:
-            raise invalid(f"Offset is {header.commit_offset}, expected 0 or more, topic is {topic}")
+        if offset < 0:
+            raise invalid(f"Offset is {offset}, expected 0 or more, topic is {topic}")
         if self._offsets.is_reset_pending(group, topic, queue_id):
             return Response(remark="Offset has been previously reset")
-        self._offsets.commit_of_client(group, topic, queue_id, header.commit_offset)
+        if self._static_topics.is_ended(topic, queue_id):  # no message is stored there any more
+            self._offsets.commit(group, topic, queue_id, offset)
+        else:
+            self._offsets.commit_of_client(group, topic, queue_id, offset)
         return Response()
 
     async def all(self, request: Request) -> Response:

@@ -42,7 +42,7 @@ _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES = 4, 5, 6, 
 _NAMES = (
     b"consumerGroup", b"topic", b"subscription", b"expressionType", b"queueId", b"queueOffset",
     b"maxMsgNums", b"sysFlag", b"commitOffset", b"suspendTimeoutMillis", b"subVersion",
-    b"maxMsgBytes", b"requestSource", b"bulk",
+    b"maxMsgBytes", b"requestSource", b"bulk", b"lo",
 )  # fmt: skip
 _TEXTS = 0b1111
 _WIDE = 1 << _OFFSET | 1 << _COMMIT | 1 << _SUSPEND | 1 << _VERSION

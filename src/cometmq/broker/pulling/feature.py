@@ -12,6 +12,7 @@ from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.static_topics.pulls import LogicalPulls
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.octets import is_compiled
 from cometmq.remoting import Connection
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.offsets.feature import OffsetsFeature
+    from cometmq.broker.static_topics.feature import StaticTopicsFeature
 
 
 class PullingFeature(BrokerFeature):
@@ -31,6 +34,8 @@ class PullingFeature(BrokerFeature):
         durability: shows messages to readers once they are durable.
         delay: gets to know of scheduled messages that arrive.
         access: checks pulls; None without access control.
+        static_topics: the brokers of the items of logical queues.
+        offsets: commits the offsets that pulls of logical queues carry.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class PullingFeature(BrokerFeature):
         durability: DurabilityFeature,
         delay: DelayFeature,
         access: AccessControl | None,
+        static_topics: StaticTopicsFeature,
+        offsets: OffsetsFeature,
     ) -> None:
         super().__init__(core)
         self._access = access
@@ -46,11 +53,18 @@ class PullingFeature(BrokerFeature):
         request_sync = durability.commit.request_sync
         self.arrivals = Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
         """Notifies of messages that readers see."""
+        core.static_topics.on_change(self.held.rerun_topic)
+        self._logical = LogicalPulls(
+            offsets.logical,
+            static_topics.brokers,
+            broker_name=core.static_topics.broker_name,
+            hold=lambda pull, hold_ms: self.held.hold(pull, hold_ms),
+        )
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pulls; the fast port does not serve them."""
         core = self._core
-        handler = PullHandler(core, self.held, self._access)
+        handler = PullHandler(core, self.held, self._access, self._logical)
         core.consumers.on_changed_expressions = handler.changed_expressions
         check = None if self._access is None else self._access.for_pulls()
         pull = with_prerequisites(handler.handle)

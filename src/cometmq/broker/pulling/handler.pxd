@@ -33,6 +33,8 @@ cdef class Pull(HeldPull):
     cdef public long long version
     cdef public bint is_lite
     cdef public bint is_bulk
+    cdef public bint is_physical
+    cdef public object logical
     cdef public int cold_reads
     cdef public bint reads_exactly
     cdef public bint was_held
@@ -47,6 +49,8 @@ cdef class Pull(HeldPull):
 
 
 cdef class PullHandler:
+    cdef object _logical
+    cdef dict _static_topics
     cdef object _store
     cdef QueueReader _reader
     cdef QueueReader _bulk_reader
@@ -66,6 +70,8 @@ cdef class PullHandler:
     cdef BrokerStats _stats
     cdef SuccessFormat _found_json
     cdef SuccessFormat _found_binary
+    cdef SuccessFormat _logical_json
+    cdef SuccessFormat _logical_binary
     cdef bint _is_readable
     cdef bint _serves_lite
     cdef bint _filters_by_properties
@@ -98,13 +104,18 @@ cdef class PullHandler:
     cdef object _apply(self, object settings)
     cdef object _check_group(self, Pull pull)
     cdef object _check_topic(self, Pull pull)
+    cdef object _locate(self, Pull pull)
     cdef object _matcher(self, Pull pull, object group)
     cdef object _subscribed(self, Pull pull, object group)
     cdef Response _pending_reset(self, Pull pull)
     @cython.locals(low=cython.longlong, high=cython.longlong, success=SuccessFormat)
     cdef Response _respond(self, Pull pull, object group, GetResult result, int code)
+    cdef Response _respond_behind_end(self, Pull pull, object logical)
+    cdef object _read_elsewhere(self, Pull pull, object pulls, bint may_hold)
     cdef object _hold(self, Pull pull, long long hold_ms)
 
 
 cdef int _code_of(GetResult result, long long requested_offset) except -1
 cdef dict _fields(object suggested_broker, object next_offset, object low, object high)
+cdef dict _fields_of(
+    Pull pull, object suggested_broker, object next_offset, object low, object high)

@@ -23,6 +23,7 @@ from cometmq.broker.core import Core
 from cometmq.broker.filters.subscriptions import matcher_of
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
+from cometmq.broker.static_topics.refusals import not_leader
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
@@ -40,6 +41,7 @@ from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetR
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.static_topics.pulls import LogicalPull, LogicalPulls
 
 # Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -123,6 +125,10 @@ class Pull(HeldPull):
         self.version = 0
         self.is_lite = False
         self.is_bulk = False
+        self.is_physical = False
+        """Whether queue and offset are physical ones, even if the topic is a static one."""
+        self.logical: LogicalPull | None = None
+        """Its place in a logical queue, of which queue and offset are translations then."""
         self.cold_reads = 0
         self.was_held = False
         self.began_s = 0.0 if handler.latencies is None else perf_counter()
@@ -181,9 +187,18 @@ class PullHandler:
         core: of the broker.
         held: the held pulls.
         access: checks pulls again that have waited, if accounts have changed meanwhile.
+        logical: handles pulls of logical queues with it; None in programs without static topics.
     """
 
-    def __init__(self, core: Core, held: HeldPulls, access: AccessControl | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        held: HeldPulls,
+        access: AccessControl | None = None,
+        logical: LogicalPulls | None = None,
+    ) -> None:
+        self._logical = logical
+        self._static_topics = {} if logical is None else core.static_topics.mappings
         self._store = core.store
         self._reader = core.store.reader
         self._bulk_reader = core.store.bulk_reader
@@ -209,6 +224,9 @@ class PullHandler:
         fields = dict.fromkeys(names, DECIMAL)
         self._found_json = SuccessFormat(fields, _FOUND_REMARK)
         self._found_binary = SuccessFormat(fields, _FOUND_REMARK, serialization=BINARY_HEADER)
+        fields = dict.fromkeys((*names, "offsetDelta"), DECIMAL)
+        self._logical_json = SuccessFormat(fields, _FOUND_REMARK)
+        self._logical_binary = SuccessFormat(fields, _FOUND_REMARK, serialization=BINARY_HEADER)
 
     def handle(self, request: Request) -> Response | None:
         """Handle a request; return its response, or None if the pull is held."""
@@ -234,6 +252,7 @@ class PullHandler:
         pull.version = header.sub_version
         pull.is_lite = request.code == _LITE_PULL
         pull.is_bulk = bool(header.bulk)
+        pull.is_physical = header.lo is False
         if self._access is not None:
             self.note_access(pull, command.access_key.encode())
         return pull
@@ -291,7 +310,7 @@ class PullHandler:
             response = _forbidden(refusal)
         except PrerequisiteError:  # its group was deleted meanwhile: the next pull creates it
             low, high = self._store.bounds(pull.topic, pull.queue_id)
-            fields = _fields(0, pull.offset, low, high)
+            fields = _fields_of(pull, 0, pull.offset, low, high)
             response = Response(_RETRY, GROUP_DELETED, fields=fields)
         except Exception as problem:
             respond_with_failure(pull.request(), problem)
@@ -314,12 +333,22 @@ class PullHandler:
         commits = is_first and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0
         if commits and not self._role.is_slave:
             # A run after a cold read would take back a later commit.
-            self._offsets.commit_of_client(
-                pull.group, pull.topic, pull.queue_id, pull.commit_offset
-            )
+            if pull.logical is not None and self._logical is not None:
+                self._logical.commit(pull)
+            else:
+                self._offsets.commit_of_client(
+                    pull.group, pull.topic, pull.queue_id, pull.commit_offset
+                )
         self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
         reader = self._bulk_reader if pull.is_bulk else self._reader
         count_max = max(pull.count_max, 1)
+        if pull.logical is not None:
+            if pull.logical.is_elsewhere and self._logical is not None:
+                self._read_elsewhere(pull, self._logical, may_hold)
+                return None
+            if pull.logical.is_ended:
+                return self._respond_behind_end(pull, pull.logical)
+            count_max = pull.logical.limit(count_max)
         cold = reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
         if cold:
             return self._read_first(pull, cold, may_hold)
@@ -339,6 +368,10 @@ class PullHandler:
         )
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         code = _code_of(result, pull.offset)
+        if pull.logical is not None:
+            code = pull.logical.settle(
+                code, result.next_begin_offset, result.min_offset, result.max_offset
+            )
         if code == _MOVED and self._role.is_slave:
             return self._send_to_master(pull, group, result, matcher, may_hold)
         if code == _NOT_FOUND and may_hold and pull.flags & _SUSPEND:
@@ -370,14 +403,14 @@ class PullHandler:
             return None
         self._stats.missed()
         low, high = result.min_offset, result.max_offset
-        fields = _fields(group.broker_id, pull.offset, low, high)
+        fields = _fields_of(pull, group.broker_id, pull.offset, low, high)
         return Response(_RETRY, result.status.name, fields=fields)
 
     def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> Response | None:
         """Read parts of files into memory, then run the pull again."""
         if pull.cold_reads >= _COLD_READS_MAX:
             low, high = self._store.bounds(pull.topic, pull.queue_id)
-            return Response(_RETRY, EVICTED, fields=_fields(0, pull.offset, low, high))
+            return Response(_RETRY, EVICTED, fields=_fields_of(pull, 0, pull.offset, low, high))
         pull.cold_reads += 1
         if pull.reads_exactly:
             parts = [part._replace(useful_to=part.stop) for part in parts]
@@ -452,6 +485,10 @@ class PullHandler:
             raise PullForbiddenError(
                 f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
             )
+        if pull.logical is not None or (self._static_topics and pull.topic in self._static_topics):
+            self._locate(pull)
+            if pull.logical is not None and pull.logical.is_elsewhere:
+                return topic
         if not 0 <= pull.queue_id < topic.read_queue_nums:
             raise invalid(
                 f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
@@ -459,6 +496,24 @@ class PullHandler:
                 f"consumer:[{pull.wire.peer_text}]"
             )
         return topic
+
+    def _locate(self, pull: Pull) -> None:
+        """Translate queue and offset of a pull of a logical queue, by the mapping as it is now.
+
+        Raises:
+            ResponseError: 501, this broker does not lead the queue.
+        """
+        if pull.is_physical or self._logical is None:
+            return
+        before = pull.logical
+        queue_id = pull.queue_id if before is None else before.queue.queue_id
+        offset = pull.offset if before is None else before.offset
+        detail = self._static_topics.get(pull.topic)
+        if detail is None:  # deleted and created again while the pull waited
+            raise not_leader(pull.topic, queue_id, self._ip, _PULL)
+        pull.logical = self._logical.locate(detail, queue_id, offset)
+        pull.queue_id = pull.logical.physical_queue
+        pull.offset = pull.logical.physical_offset
 
     def _matcher(self, pull: Pull, group: SubscriptionGroupConfig) -> Matcher | None:
         matcher = self._subscribed(pull, group)
@@ -511,7 +566,7 @@ class PullHandler:
         if offset is None:
             return None
         low, high = self._store.bounds(pull.topic, pull.queue_id)
-        return Response(_MOVED, "OFFSET_RESET", fields=_fields(0, offset, low, high))
+        return Response(_MOVED, "OFFSET_RESET", fields=_fields_of(pull, 0, offset, low, high))
 
     def _respond(
         self, pull: Pull, group: SubscriptionGroupConfig, result: GetResult, code: int
@@ -521,15 +576,39 @@ class PullHandler:
             slow = result.suggest_slave
             suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
         low, high = result.min_offset, result.max_offset
+        logical = pull.logical
         if code != _FOUND:
             self._stats.missed()
+            if logical is not None:
+                return Response(code, result.status.name, fields=logical.fields(suggested))
             fields = _fields(suggested, result.next_begin_offset, low, high)
             return Response(code, result.status.name, fields=fields)
         self._stats.got(pull.group, pull.topic, pull.queue_id, result.count, result.size_bytes)
         success = self._found_binary if pull.is_binary else self._found_json
-        numbers = (suggested, result.next_begin_offset, low, high, pull.opaque)
-        pull.succeed(success.head(numbers, result.size_bytes), result)
+        if logical is None:
+            numbers = (suggested, result.next_begin_offset, low, high, pull.opaque)
+            pull.succeed(success.head(numbers, result.size_bytes), result)
+            return None
+        success = self._logical_binary if pull.is_binary else self._logical_json
+        head = success.head(logical.numbers(suggested, pull.opaque), result.size_bytes)
+        pull.succeed(head, result)
         return None
+
+    def _respond_behind_end(self, pull: Pull, logical: LogicalPull) -> Response:
+        """Respond to a pull behind the end that the item of a logical queue says."""
+        self._stats.missed()
+        low, high = self._store.bounds(pull.topic, pull.queue_id)
+        code = logical.settle(_NOT_FOUND, pull.offset, low, high)
+        return Response(code, "OFFSET_OVERFLOW_ONE", fields=logical.fields(0))
+
+    def _read_elsewhere(self, pull: Pull, pulls: LogicalPulls, may_hold: bool) -> None:
+        """Let the broker of the item read, with the subscription that the group has here."""
+        expression, kind, version = pull.expression, pull.kind, pull.version
+        online = None if pull.flags & _SUBSCRIPTION else self._consumers.group(pull.group)
+        if online is not None:
+            data = online.subscriptions[pull.topic].data
+            expression, kind, version = data.sub_string, data.expression_type, data.sub_version
+        pulls.read_elsewhere(pull, expression, kind, version, may_hold)
 
     def _hold(self, pull: Pull, hold_ms: int) -> None:
         if pull.wire.closed:  # while its group was created; it would be held until its time is over
@@ -561,6 +640,16 @@ def _fields(suggested_broker: int, next_offset: int, low: int, high: int) -> dic
         "minOffset": str(low),
         "maxOffset": str(high),
     }
+
+
+def _fields_of(
+    pull: Pull, suggested_broker: int, next_offset: int, low: int, high: int
+) -> dict[str, str]:
+    """Return the fields of a response, translated for a logical queue."""
+    if pull.logical is None:
+        return _fields(suggested_broker, next_offset, low, high)
+    pull.logical.translate(next_offset, low, high)
+    return pull.logical.fields(suggested_broker)
 
 
 def _forbidden(refusal: PullForbiddenError) -> Response:

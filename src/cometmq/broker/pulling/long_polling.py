@@ -6,7 +6,7 @@ A held pull ends in one of these ways, and always exactly once:
 - a message arrives that may match its filter: the pull is notified and runs again, after all
   arrivals of the same iteration of the event loop, so that a burst gets one response;
 - its time is over: it runs again and responds, perhaps with "not found";
-- its topic is deleted, or the broker stops: it runs again at once;
+- its topic is deleted, its queue moves, or the broker stops: it runs again at once;
 - its connection closes: it is removed.
 
 Many pulls end in steps, for a few milliseconds in each iteration of the event loop.
@@ -281,8 +281,8 @@ class HeldPulls:
             return True
         return False
 
-    def topic_gone(self, topic: str) -> None:
-        """Run every held pull of a deleted topic again."""
+    def rerun_topic(self, topic: str) -> None:
+        """Run every held pull of a topic again: it was deleted, or its queues have moved."""
         if topic in self.awaited:
             self._schedule(self._notify_topic(topic))
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import BytesIO
 from itertools import chain
@@ -25,12 +25,13 @@ import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import Role
+from cometmq.broker.static_topics.table import StaticTopicTable
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.bodies.common import DataVersion, KVTable
 from cometmq.protocol.bodies.register import RegisterBrokerBody, deflate_register_body
-from cometmq.protocol.bodies.route import QueueData, TopicRouteData
+from cometmq.protocol.bodies.route import QueueData, TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -98,6 +99,7 @@ class Registration:
         settings: returns the current settings of the broker.
         role: its id is registered; it gets the addresses of the master of a slave.
         filter_servers: returns the addresses of its filter servers; call `wake` on every change.
+        static_topics: the mappings of static topics; None for none.
     """
 
     def __init__(
@@ -108,12 +110,14 @@ class Registration:
         *,
         role: Role,
         filter_servers: Callable[[], tuple[str, ...]] = tuple,
+        static_topics: StaticTopicTable | None = None,
     ) -> None:
         self._client = client
         self._topics = topics
         self._settings = settings
         self._role = role
         self._filter_servers = filter_servers
+        self._static_topics = static_topics
         self._supervisor = Supervisor("registration")
         self._links: list[_Link] = []
 
@@ -147,6 +151,7 @@ class Registration:
                 self._settings,
                 self._role,
                 self._filter_servers,
+                self._static_topics,
             )
             for address in dict.fromkeys(name_servers)
         ]
@@ -207,6 +212,7 @@ class _Link:
         settings: Callable[[], BrokerSettings],
         role: Role,
         filter_servers: Callable[[], tuple[str, ...]],
+        static_topics: StaticTopicTable | None,
     ) -> None:
         self.address = address
         self.is_known = False
@@ -216,6 +222,7 @@ class _Link:
         self._settings = settings
         self._role = role
         self._filter_servers = filter_servers
+        self._static_topics = static_topics
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         """Set while the next registration must not wait for further changes."""
@@ -385,7 +392,7 @@ class _Link:
         ):
             return  # a registration for another reason has brought the change
         self._registered_to = None
-        if changed is not None and settings.enable_single_topic_register:
+        if changed is not None and self._are_sent_singly(changed, settings):
             await self._send_topics(changed, content)
             self._registered_to, self._registered_as = changes, content
             return
@@ -411,6 +418,13 @@ class _Link:
         changed = self._topics.changed_since(self._registered_to) or {}
         present = {name: config for name, config in changed.items() if config is not None}
         return present if present and len(present) == len(changed) else None
+
+    def _are_sent_singly(self, changed: Iterable[str], settings: BrokerSettings) -> bool:
+        """Return whether topics are registered by requests of their own, without a mapping."""
+        mappings = self._static_topics
+        return settings.enable_single_topic_register and (
+            mappings is None or not any(name in mappings for name in changed)
+        )
 
     async def _send_all(self, content: _Content) -> Command:
         """Register all topics, in parts if they are many.
@@ -471,6 +485,7 @@ class _Link:
             content.version,
             content.permission,
             slices,
+            mappings=self._mappings(topics),
             filter_servers=content.filter_servers,
             deflated=settings.compressed_register,
         )
@@ -496,6 +511,13 @@ class _Link:
             connection=connection,
         )
         return check(response)
+
+    def _mappings(self, topics: Iterable[str]) -> dict[str, TopicQueueMappingInfo]:
+        """Return which queues this broker leads of those topics that are static ones."""
+        table = self._static_topics
+        if not table:
+            return {}
+        return {name: info for name in topics if (info := table.info(name)) is not None}
 
     async def _send_topics(self, changed: dict[str, TopicConfig], content: _Content) -> None:
         """Register each topic by a request of its own.
@@ -585,6 +607,7 @@ async def registration_body(
     broker_permission: int,
     slices: Slices,
     *,
+    mappings: Mapping[str, TopicQueueMappingInfo] | None = None,
     filter_servers: Iterable[str] = (),
     deflated: bool = False,
 ) -> tuple[bytes, int]:
@@ -595,6 +618,7 @@ async def registration_body(
         version: of the table of topics.
         broker_permission: what the broker allows at all; topics are shown with no more.
         slices: in which it is written.
+        mappings: the queues of static topics among them.
         filter_servers: their addresses.
         deflated: whether it has the deflated form.
     """
@@ -605,10 +629,16 @@ async def registration_body(
             async for name, config in slices.each(topics.items())
         }
     if deflated:
-        deflate = partial(deflate_register_body, table.values(), version, filter_servers)
+        deflate = partial(
+            deflate_register_body, table.values(), version, filter_servers, mappings or {}
+        )
         data = await off_loop(deflate)
         return data, zlib.crc32(data)
-    wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
+    wrapper = TopicConfigSerializeWrapper(
+        topic_config_table=table,
+        data_version=version,
+        topic_queue_mapping_info_map=dict(mappings) if mappings else None,
+    )
     body = RegisterBrokerBody(
         topic_config_serialize_wrapper=wrapper, filter_server_list=list(filter_servers)
     )

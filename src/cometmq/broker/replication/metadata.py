@@ -1,6 +1,7 @@
 """Copies the tables of the master to a slave: topics, groups, committed and schedule offsets.
 
-    topics (21), groups (201)     replaced if the versions differ
+    topics (21), groups (201)     replaced if the versions differ; with the topics come the
+                                  mappings of static topics, which have a version of their own
     committed offsets (43)        merged: those of the master have precedence, none is removed
     schedule offsets (45)         replaced
 
@@ -208,6 +209,9 @@ class MetadataCopy:
             self._note_early(found.data_version.state_version)
             return
         self._early_from_s = None
+        mappings = found.topic_queue_mapping_detail_map or {}
+        if await self._core.static_topics.copy(mappings, found.mapping_data_version):
+            log.info("copied static topics master=%s topics=%d", master, len(mappings))
 
     def _note_early(self, epoch: int) -> None:
         """Copy the topics of a master again soon that has not begun its epoch.

@@ -53,6 +53,14 @@ def _add_forbidden(whole: SubscriptionGroupWrapper, page: SubscriptionGroupWrapp
     whole.forbidden_table = {**(whole.forbidden_table or {}), **(page.forbidden_table or {})}
 
 
+def _add_mappings(whole: TopicConfigSerializeWrapper, page: TopicConfigSerializeWrapper) -> None:
+    whole.topic_queue_mapping_detail_map = {
+        **(whole.topic_queue_mapping_detail_map or {}),
+        **(page.topic_queue_mapping_detail_map or {}),
+    }
+    whole.mapping_data_version = page.mapping_data_version
+
+
 def _version_text(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper) -> str:
     return body.data_version.encode().decode()
 
@@ -66,6 +74,7 @@ TOPICS: Final = PagedTable(
     total="totalTopicNum",
     entries=lambda body: body.topic_config_table,
     version=_version_text,
+    add_others=_add_mappings,
 )
 GROUPS: Final = PagedTable(
     code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,

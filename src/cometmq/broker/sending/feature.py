@@ -73,6 +73,8 @@ class SendingFeature(BrokerFeature):
             now_ms=core.clock.now_ms,
         )
         self._validation.check_session = sessions.check_send
+        self._validation.static_topics = core.static_topics.mappings
+        core.static_topics.on_change(lambda _: self._validation.change(self._rules()))
 
     def _rules(self) -> SendRules:
         core = self._core

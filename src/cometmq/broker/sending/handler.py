@@ -30,6 +30,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, command_at
 from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.logical_queues import stored_offset
 from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.requests import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
@@ -150,7 +151,10 @@ class SendHandler:
                 refusal is not self.flow.lack_of_replicas or _waits(header.properties or "")
             ):
                 raise refusal
-            self.validation.route(send)
+            if send.requested_topic in self.validation.static_topics:
+                self.validation.route_logical(send)
+            else:
+                self.validation.route(send)
             end = self.store(send, command.opaque, command.serialization == BINARY_HEADER, 0)
         except ResponseError as refused:
             return self._refused(refused.code, refused.remark)
@@ -203,6 +207,8 @@ class SendHandler:
             self.log_end = batch.log_offset_end
             success.numbers[0] = send.requested_queue_id
             success.numbers[1] = batch.queue_offset
+            if send.item is not None:
+                success.numbers[1] = stored_offset(send.item, batch.queue_offset)
             success.numbers[2] = opaque
         else:
             success = self._one_binary if is_binary else self._one_json
@@ -212,6 +218,8 @@ class SendHandler:
             success.numbers[0] = send.log_offset
             success.numbers[1] = send.requested_queue_id
             success.numbers[2] = send.queue_offset
+            if send.item is not None:
+                success.numbers[2] = stored_offset(send.item, send.queue_offset)
             success.numbers[3] = opaque
         room = at + success.size_max + len(ids) + id_bytes
         if room > len(self._responses):

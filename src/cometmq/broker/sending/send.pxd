@@ -9,6 +9,7 @@ cdef class Send(NewRecord):
     cdef public object header
     cdef public str requested_topic
     cdef public long long requested_queue_id
+    cdef public object item
     cdef public bint is_batch
     cdef public bint may_be_empty
     cdef public object id_source

@@ -30,6 +30,8 @@ class Send(NewRecord):
         """The typed header; None on the fast path."""
         self.requested_topic = ""
         self.requested_queue_id = 0
+        self.item: Any = None
+        """The item of the logical queue that it is sent to; None for a physical queue."""
         self.is_batch = False
         self.may_be_empty = False
         """Whether it may have no body, as a reply may."""

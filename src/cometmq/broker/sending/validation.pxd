@@ -19,6 +19,7 @@ cdef class SendValidation:
     cdef object _now_ms
     cdef object _queue_chance
     cdef public object check_session
+    cdef public dict static_topics
     cdef dict _broker_properties
     cdef bytes _suffix
     cdef bytes _batch_suffix
@@ -37,6 +38,8 @@ cdef class SendValidation:
     cdef long long _count_unchecked_queues(self, str topic, object config) except -1
     @cython.locals(header=object)
     cpdef route(self, Send send)
+    @cython.locals(header=object)
+    cpdef route_logical(self, Send send)
     cdef _check_session(self, object header)
     cpdef check_and_route(self, Send send)
     cdef _route_message(self, Send send, object header)

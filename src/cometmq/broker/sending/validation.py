@@ -27,6 +27,7 @@ from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.static_topics.sends import check_not_waiting, target_of
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import (
     COPY_BYTES,
@@ -51,7 +52,9 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol import octets
 from cometmq.protocol import properties as property_text
+from cometmq.protocol.bodies.route import TopicQueueMappingDetail
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers.send import SendMessageRequest
 from cometmq.protocol.properties import (
     PROPERTIES_BYTES_MAX,
     decode_properties,
@@ -154,6 +157,8 @@ class SendValidation:
         self._queue_chance = queue_chance
         self.check_session: Callable[[str, str, int, str], object] | None = None
         """Checks a send by topic, name, epoch and owner of its producer session."""
+        self.static_topics: dict[str, TopicQueueMappingDetail] = {}
+        """The static topics; call `change` when one is added or removed."""
         self._configs = topics.all()  # a lookup calls no function of Python
         self._topic: str | None = None
         """The topic of the last send, with the settings that it has had in this read batch."""
@@ -227,6 +232,7 @@ class SendValidation:
         if (
             config is None
             or self._checks_all
+            or topic in self.static_topics
             or topic in SEND_FORBIDDEN_TOPICS
             or topic.startswith(RETRY_PREFIX)
             or config.topic_filter_type == MULTI_TAG
@@ -247,6 +253,27 @@ class SendValidation:
         self.forget_topic()
         if not self.route_common(send):
             self.check_and_route(send)
+
+    def route_logical(self, send: Send) -> None:
+        """Check a send to a logical queue of a static topic, and route it.
+
+        Raises:
+            ResponseError: 501, the queue is led by another broker; or as `route`.
+            PrerequisiteError: something has to be created or read first.
+        """
+        header = send.header
+        assert header is not None
+        if isinstance(header, SendMessageRequest) and header.lo is False:
+            self.route(send)
+            return
+        target = target_of(self.static_topics[header.topic], header.queue_id)
+        properties = decode_properties(header.properties or "")
+        level = self._levels.level_of(properties.get(property_names.DELAY))
+        check_not_waiting(header.topic, properties, header.sys_flag, level)
+        send.item = target.item
+        send.header = msgspec.structs.replace(header, queue_id=target.item.queue_id)
+        self.route(send)
+        send.requested_queue_id = target.queue_id
 
     def check_and_route(self, send: Send) -> None:
         """Route a message as `route` does, on the general path, with every check."""

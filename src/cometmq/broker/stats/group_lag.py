@@ -27,6 +27,7 @@ class GroupLags:
         self._store = core.store
         self._cold_reads = core.cold_reads
         self._offsets = core.offsets
+        self._static_topics = core.static_topics
         self._consumers = core.consumers
         self._stats = core.stats
         self._broker_name = core.settings().broker_name
@@ -79,12 +80,14 @@ class GroupLags:
 
     async def _of_queue(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         high = self._store.bounds(topic, queue_id)[1]
-        consumed = max(self._offsets.committed(group, topic, queue_id) or 0, 0)
+        committed = self._offsets.committed(group, topic, queue_id)
+        consumed = max(committed or 0, 0)
         pulled = self._offsets.pulled(group, topic, queue_id) or 0
         last_ms = await self.store_time(topic, queue_id, consumed - 1)
         return OffsetWrapper(
             broker_offset=high,
-            consumer_offset=consumed,
+            # The offset of a group in a static topic may be at another broker.
+            consumer_offset=-1 if committed is None and topic in self._static_topics else consumed,
             pull_offset=max(consumed, pulled),
             last_timestamp=max(last_ms, 0),
         )

@@ -178,8 +178,9 @@ class GroupStatsHandler:
                 stats = await self._lags.of_topic(group, config, config.write_queue_nums, slices)
                 found.append(stats)
                 async for queue in slices.each(stats.offset_table.values()):
-                    body.total_diff += queue.broker_offset - queue.consumer_offset
-                    body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
+                    consumed = max(queue.consumer_offset, 0)
+                    body.total_diff += queue.broker_offset - consumed
+                    body.total_inflight_diff += queue.pull_offset - consumed
             body.consume_stats_list.append({group: found})
         written = await encode(body, slices)
         async for by_topic in slices.each(body.consume_stats_list):

@@ -51,7 +51,7 @@ class TopicsFeature(BrokerFeature):
             async with forgetting:  # each takes a while: one at a time
                 await core.offsets.forget_topic(topic)
                 await core.stats.forget_topic(topic)
-                self._pulling.held.topic_gone(topic)
+                self._pulling.held.rerun_topic(topic)
                 await asyncio.sleep(0)
             try:
                 # On disk before the topic is created again: its new messages have the same offsets.

@@ -68,6 +68,7 @@ class TopicHandler:
         forget: Callable[[str], Awaitable[None]],
     ) -> None:
         self._topics = core.topics
+        self._static_topics = core.static_topics
         self._queues = core.store
         self._settings = core.settings
         self._role = core.role
@@ -136,6 +137,7 @@ class TopicHandler:
             raise invalid(problem.remark) from None
         self._check_not_system(name)
         _check_numbers(config)
+        self._check_static(config, known)
         try:
             found = attributes.with_changes(
                 known.attributes if known else {}, changes, is_new=known is None
@@ -148,6 +150,18 @@ class TopicHandler:
         ):
             raise invalid("MIXED message type is not supported.")
         return msgspec.structs.replace(config, attributes=found)
+
+    def _check_static(self, config: TopicConfig, known: TopicConfig | None) -> None:
+        """Refuse other numbers of queues for a static topic, whose mapping decides them."""
+        if known is None or config.topic_name not in self._static_topics:
+            return
+        counts = known.read_queue_nums, known.write_queue_nums
+        if counts != (config.read_queue_nums, config.write_queue_nums):
+            raise invalid(
+                f"topic[{config.topic_name}] is a static topic: met readQueueNums="
+                f"{config.read_queue_nums} writeQueueNums={config.write_queue_nums}, expected"
+                f" {counts[0]} and {counts[1]}; updateStaticTopic changes the number of its queues"
+            )
 
     def _check_not_system(self, name: str) -> None:
         if self._settings().validate_system_topic_when_update and self._topics.is_system(name):
@@ -169,6 +183,7 @@ class TopicHandler:
 
     async def _drop(self, name: str) -> None:
         """Drop what belongs to a topic that has just been deleted."""
+        await self._static_topics.forget(name)
         if _HARMLESS.fullmatch(name):
             self._queues.delete_topic(name)
             await self._forget(name)
@@ -188,13 +203,17 @@ class TopicHandler:
 
     def show(self, request: Request) -> Response:
         """GET_TOPIC_CONFIG (351)."""
-        name = request.header(GetTopicConfigRequest).topic
+        header = request.header(GetTopicConfigRequest)
+        name = header.topic
         config = self._topics.get(name)
         if config is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:300]}"
             )
-        return Response(body=TopicConfigAndQueueMapping(**msgspec.structs.asdict(config)).encode())
+        body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
+        if header.lo:
+            body.mapping_detail = self._static_topics.get(name)
+        return Response(body=body.encode())
 
     async def show_all(self, request: Request) -> Response:
         """GET_ALL_TOPIC_CONFIG (21), in the form of the requester's release.
@@ -209,12 +228,26 @@ class TopicHandler:
         else:
             topics = page_of(table.items(), first, header.max_topic_num)
             total = GetAllTopicConfigResponse(total_topic_num=len(table))
+        mappings = self._static_topics.mappings
+        details = {name: mappings[name] for name in topics if name in mappings} if mappings else {}
+        mapping_version = self._static_topics.version
         wrapper: Body
         if request.command.version >= MAPPING_VERSION_MIN:
-            wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
+            wrapper = TopicConfigSerializeWrapper(
+                topic_config_table=topics,
+                data_version=version,
+                topic_queue_mapping_info_map={},
+                topic_queue_mapping_detail_map=details,
+                mapping_data_version=mapping_version,
+            )
         else:
-            old = DataVersion4(timestamp=version.timestamp, counter=version.counter)
-            wrapper = TopicConfigSerializeWrapper4(topic_config_table=topics, data_version=old)
+            wrapper = TopicConfigSerializeWrapper4(
+                topic_config_table=topics,
+                data_version=DataVersion4(timestamp=version.timestamp, counter=version.counter),
+                topic_queue_mapping_info_map={},
+                topic_queue_mapping_detail_map=details,
+                mapping_data_version=mapping_version,
+            )
         body = await encode(wrapper)
         check_whole(body, "topics")
         return Response(header=total, body=body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,13 @@ FewerQueues = Annotated[
         "--allow-fewer-queues", help="Also remove queues with messages, which nobody reads then."
     ),
 ]
+OnBrokers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--on", metavar="BROKER", show_default="all",
+        help="Broker that gets queues; repeat for several.",
+    ),
+]  # fmt: skip
 PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6}
 QUEUES = 8
 """The queues of a new topic, if no number is given."""
@@ -393,6 +401,78 @@ async def _messages_beyond(call: Call, server: RegisteredBroker, config: TopicCo
         for queue, row in stats.items()
         if queue.broker_name == server.name and queue.queue_id >= config.read_queue_nums
     )
+
+
+@app.change("create-static")
+async def create_static(
+    call: Call,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    queues: Annotated[int, typer.Option("--queues", min=1, help="Logical queues of the topic.")],
+    on: OnBrokers = None,
+) -> list[Change]:
+    """Create a static topic, whose queues can move between brokers, or give it more queues."""
+    from cometmq.client.admin.static_plans import leaders_of
+    from cometmq.model.topic import check_topic_name
+
+    check_topic_name(topic)
+    names = on or sorted((await call.admin.cluster_info()).broker_addr_table)
+    plan = await call.admin.plan_static_topic(topic, queues, names)
+    led = leaders_of(plan.parts)
+    return [
+        Change(
+            f"create static topic {topic}",
+            name,
+            partial(call.admin.write_static_parts, plan, [name]),
+            _numbers(number for number, leader in led.items() if leader == name),
+        )
+        for name in sorted(plan.parts)
+    ]
+
+
+@app.change("move-queues")
+async def move_queues(
+    call: Call,
+    topic: TopicName,
+    to: Annotated[
+        list[str], typer.Option("--to", metavar="BROKER", help="New broker; repeat for several.")
+    ],
+    lost: Annotated[
+        str | None,
+        typer.Option(
+            "--lost",
+            metavar="BROKER",
+            help="Broker whose master is lost; its replica serves the messages that it has.",
+        ),
+    ] = None,
+) -> list[Change]:
+    """Move the queues of a static topic to other brokers, while clients run.
+
+    Messages stay where they are and are read from there; new ones go to the new brokers. A move
+    that was interrupted is finished first.
+    """
+    plan = await call.admin.plan_queue_moves(topic, to, lost=lost)
+
+    async def move() -> None:
+        await call.admin.move_static_queues(topic, to, lost=lost)
+
+    changes: list[Change] = [
+        Change(
+            f"move queue {each.queue_id} of {topic}",
+            each.target,
+            move if number == 0 else None,
+            f"from {each.source}",
+        )
+        for number, each in enumerate(plan.moves)
+    ]
+    return changes or [
+        Change(
+            f"renew the mapping of {topic}", ", ".join(sorted(plan.parts)), move, "nothing moves"
+        )
+    ]
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return f"queues {', '.join(map(str, numbers))}".removesuffix("queues ") or "no queue"
 
 
 @app.change("delete")

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from cometmq.cli.doctor.cluster import Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, too_many
+from cometmq.cli.doctor.static_topics import static_findings
 from cometmq.client.subscription_check import ComparableFilter, comparable
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
@@ -69,6 +70,7 @@ async def _topics(cluster: Cluster) -> Sequence[Finding]:
     found = [*too_many("topics", len(names), TOPICS_MAX)]
     for topic, data in zip(some, await _each(some, route), strict=True):
         found += _permissions(topic, data)
+        found += await static_findings(cluster, topic, data)
     return found or [fine("topics", "the cluster", f"{counted(len(some), 'topic')} can be written")]
 
 

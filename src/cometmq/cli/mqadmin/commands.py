@@ -20,6 +20,10 @@ updateTopic topics: creates a topic or changes its settings
     w=writeQueueNums o=order a=attributes@5
 updateTopicList@5 topics: creates or changes many topics from a file
     b|c b=brokerAddr c=clusterName f!=filename
+updateStaticTopic@5 static_topics: creates a static topic, or gives one more logical queues
+    b|c t!=topic qn!=totalQueueNum b=brokers c=clusters mf=mapFile fr=forceReplace
+remappingStaticTopic@5 static_topics: moves the logical queues of a static topic to some brokers
+    b|c t!=topic b=brokers c=clusters mf=mapFile fr=forceReplace
 deleteTopic topics: removes a topic from the brokers of a cluster and from the name servers
     c!=clusterName t!=topic
 updateSubGroup groups: creates a consumer group or changes its settings
@@ -217,6 +221,7 @@ brokerId: number of the broker that members read from
 brokerIdentity: cluster:name:number of the broker
 brokerName: name of the broker
 brokerName~: name of the broker
+brokers: names of brokers, separated by commas
 calculate: count messages per tag
 charsetName~: character set of the bodies
 cleanLivingBroker: also forget brokers that are alive
@@ -224,6 +229,7 @@ clientId: client id of one member of the group
 cluster: cluster, or parent topic of a light queue, used to find the route
 clusterModel: show cluster and consumer groups too
 clusterName: cluster whose brokers to use
+clusters: clusters whose brokers to use, separated by commas
 commitLogReadAheadMode: 0 normal, 1 random access
 consumeBroadcastEnable: whether the group may read in broadcast mode
 consumeEnable: whether the group may consume
@@ -244,6 +250,7 @@ filename: JSON file with the list of settings
 filePath: folder to write into; /tmp/rocketmq/export if not given
 filter: part of the name
 force: also move the group forward
+forceReplace: with a file: true sends it to brokers that have newer mappings, too
 fromBroker: address of the broker to copy from
 globalWhiteRemoteAddresses: white addresses or patterns, separated by commas
 group: consumer group
@@ -260,6 +267,7 @@ level: smallest lag to show
 list: print a table instead of JSON
 lmqParentTopic: parent topic of a light queue, used to find the route
 machine~room: name of the place, for log lines
+mapFile: file of mappings that an earlier command has written, to send it again
 maxNum: limit of messages; 64 if not given
 MessageNumber: number of messages to read; 128 if not given
 messageSize: bytes of a test message; 128 if not given
@@ -312,6 +320,7 @@ toBroker: address of the broker to copy to
 topic: topic
 topicName: topic
 topicPerms: topic=permission entries, separated by commas
+totalQueueNum: number of logical queues
 traceTopic: topic that holds the traces; the built-in one if not given
 unit: marks the topic as one of a unit
 unitName: name of the client's unit
@@ -349,8 +358,6 @@ only."""
 ALIASES = {"QueryMsgTraceById": "queryMsgTraceById", "deleteAccessConfig": "deleteAclConfig"}
 
 ABSENT = {
-    "updateStaticTopic": "CometMQ has no static topics",
-    "remappingStaticTopic": "CometMQ has no static topics",
     "dumpCompactionLog": "CometMQ has no compacted topics",
     "exportMetadataInRocksDB": "CometMQ stores nothing in RocksDB",
     "exportPopRecord": "CometMQ stores nothing in RocksDB",

@@ -8,7 +8,9 @@ Source: MQClientAPIImpl and MQAdminImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from cometmq.client._connection.routes import MASTER_ID, Routes
 from cometmq.client.errors import QueueNotFoundError
@@ -33,6 +35,8 @@ from cometmq.protocol.headers.offset import (
     UpdateConsumerOffsetRequest,
 )
 from cometmq.remoting import RemotingClient, check
+
+T = TypeVar("T")
 
 
 class BrokerCalls:
@@ -209,23 +213,39 @@ class QueueOffsets:
             raise QueueNotFoundError(f"no broker {queue.broker_name} serves {queue.topic} now")
         return address
 
+    async def _at_broker(self, queue: MessageQueue, request: Callable[[str], Awaitable[T]]) -> T:
+        """Send a request to a queue's broker; again if the queue has moved to another one."""
+        try:
+            return await request(await self.address(queue))
+        except ResponseError as error:
+            if error.code != ResponseCode.NOT_LEADER_FOR_QUEUE:
+                raise
+            if not await self._routes.has_moved(queue):
+                raise
+        return await request(await self.address(queue))
+
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Return the queue's oldest offset and the one its next message will have."""
-        address = await self.address(queue)
-        lowest = await self._brokers.min_offset(address, queue)
-        return QueueBounds(lowest, await self._brokers.max_offset(address, queue))
+        lowest = await self._at_broker(queue, partial(self._brokers.min_offset, queue=queue))
+        highest = await self._at_broker(queue, partial(self._brokers.max_offset, queue=queue))
+        return QueueBounds(lowest, highest)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
         """Return the offset of the first message stored at or after a time, in ms since 1970."""
-        return await self._brokers.offset_at_time(await self.address(queue), queue, timestamp_ms)
+        search = partial(self._brokers.offset_at_time, queue=queue, timestamp_ms=timestamp_ms)
+        return await self._at_broker(queue, search)
 
     async def committed(
         self, group: str, queue: MessageQueue, *, zero_if_unknown: bool = True
     ) -> QueueOffset | None:
         """Return the offset a group has committed, or None if there is none."""
-        address = await self.address(queue)
-        return await self._brokers.committed(address, group, queue, zero_if_unknown=zero_if_unknown)
+        query = partial(
+            self._brokers.committed, group=group, queue=queue, zero_if_unknown=zero_if_unknown
+        )
+        return await self._at_broker(queue, query)
 
     async def commit(self, group: str, queue: MessageQueue, offset: QueueOffset) -> None:
         """Commit the offset of the next message that a group consumes."""
-        await self._brokers.commit(await self.address(queue), group, queue, offset)
+        await self._at_broker(
+            queue, partial(self._brokers.commit, group=group, queue=queue, offset=offset)
+        )

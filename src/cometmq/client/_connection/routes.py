@@ -27,14 +27,13 @@ from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies.route import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.logical_queues import logical_broker_name
 from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
-GLOBAL_SCOPE = "__global__"
-LOGICAL_PREFIX = "__syslo__"
 NO_BROKER = "__syslo__none__"
 PROVISIONAL_S = 1.0
 """How long a provisional route is used before the topic's own one is requested again."""
@@ -167,11 +166,6 @@ def static_queues(
             queue = MessageQueue(topic, logical_broker_name(scope), queue_id)
             hosts[queue] = owners.get(queue_id, NO_BROKER)
     return hosts
-
-
-def logical_broker_name(scope: str) -> str:
-    """Return the broker name in the queues of a static topic; no broker has this name."""
-    return LOGICAL_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
 def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> Route:
@@ -319,6 +313,17 @@ class Routes:
         if begun is not None:
             await asyncio.wait([begun], timeout=timeout)
         return self.known(topic)
+
+    async def has_moved(self, queue: MessageQueue) -> bool:
+        """Refresh the route of a queue that its broker leads no more; return whether another does.
+
+        Only queues of static topics move.
+        """
+        before = self.known(queue.topic)
+        newest = await self.refresh_old(queue.topic, timeout=REFRESH_TIMEOUT_S)
+        if before is None or newest is None:
+            return newest is not None
+        return before.physical(queue) != newest.physical(queue)
 
     def refresh_soon(self, topic: str) -> asyncio.Task[Route | None] | None:
         """Begin to refresh the route in the background, unless it is newer than `REFRESH_S`."""

@@ -54,9 +54,11 @@ from cometmq.client.offsets import (
     default_store,
 )
 from cometmq.client.settings import MIB, ClientSettings, PullSettings, Tables, resolve_settings
+from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
+from cometmq.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -230,6 +232,17 @@ class PullCore(Consumer):
         return {unwrap(topic): wanted for topic, wanted in self._filters.items()}
 
     async def _pull(self, pull: Pull, offset: QueueOffset, timeout: float) -> PullResult:
+        """Pull from the broker of a queue; again if the queue has moved to another one."""
+        try:
+            return await self._pull_once(pull, offset, timeout)
+        except ResponseError as error:
+            if error.code != ResponseCode.NOT_LEADER_FOR_QUEUE:
+                raise
+            if not await self._instance.routes.has_moved(pull.queue):
+                raise
+        return await self._pull_once(pull, offset, timeout)
+
+    async def _pull_once(self, pull: Pull, offset: QueueOffset, timeout: float) -> PullResult:
         queue = pull.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
         if pull.wanted.class_source is not None:

@@ -274,6 +274,10 @@ class PullLoop(FetchLoop[PullResult]):
                     "other topics or filters; give each application a group of its own"
                 )
                 raise ResponseError(error.code, remark) from None
+            if error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+                if await self._routes.has_moved(self.queue):
+                    return None  # the next pull goes to the new broker
+                raise
             if target is not None and target.is_master:
                 self._process_queue.topic_missed |= error.code == ResponseCode.TOPIC_NOT_EXIST
             raise

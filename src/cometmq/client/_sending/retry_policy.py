@@ -10,8 +10,9 @@
       └─► attempt, if there is time
 
 An attempt that could not connect has sent nothing, and a broker that responds SERVICE_NOT_AVAILABLE
-while it stops has stored nothing. Neither uses up a retry: a send waits for a broker that restarts,
-until its deadline, even if the caller chose the queue.
+while it stops has stored nothing, nor has one that responds NOT_LEADER_FOR_QUEUE: the queue of a
+static topic has moved. None of them uses up a retry: a send waits for a broker that restarts, until
+its deadline, even if the caller chose the queue.
 
 Closing the producer ends the pauses, and nothing is retried then.
 
@@ -46,6 +47,7 @@ SEND_BACK_OFF_S = 0.05
 SEND_BACK_OFF_S_MAX = 0.5
 """The longest pause: how late a send may notice that its broker is back."""
 
+_AWAY = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NOT_LEADER_FOR_QUEUE)
 _NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
 
 
@@ -290,7 +292,10 @@ def cancellation_error(error: asyncio.CancelledError) -> ClientError:
 
 
 def _is_away(error: CometError | None) -> bool:
-    """Whether the broker cannot be reached, or stops; the message is not stored."""
+    """Whether the broker cannot be reached, or stops, or a queue of a static topic has moved.
+
+    The message is not stored.
+    """
     if isinstance(error, ResponseError):
-        return error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        return error.code in _AWAY
     return isinstance(error, ConnectError)

@@ -18,6 +18,7 @@ from cometmq.client.admin.dead_letters import (
 from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
+from cometmq.client.admin.static_plans import QueueMove, StaticPlan
 from cometmq.client.admin.topics import Topics
 from cometmq.model.arguments import checks_arguments
 
@@ -27,10 +28,12 @@ __all__ = [
     "DeadLetterCount",
     "DeadLetterPage",
     "GroupLag",
+    "QueueMove",
     "ResendStatus",
     "ResendTo",
     "Resent",
     "ServerCalls",
+    "StaticPlan",
     "Track",
     "TrackKind",
 ]

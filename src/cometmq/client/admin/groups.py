@@ -13,6 +13,7 @@ import msgspec
 
 from cometmq.client._connection.routes import Route
 from cometmq.client.admin.servers import AdminCore
+from cometmq.client.admin.static_topics import StaticTopics
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.offsets import QueueOffset
@@ -263,7 +264,7 @@ class GroupLag:
         return max(self.end - place, 0)
 
 
-class Offsets(AdminCore):
+class Offsets(StaticTopics):
     """Calls about the offsets of groups."""
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
@@ -323,7 +324,7 @@ class Offsets(AdminCore):
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
             found.update((await self.broker_consume_stats(address, group, topic)).offset_table)
-        return found
+        return await self.logical_consume_stats(found)
 
     async def broker_consume_stats(
         self, address: str, group: str, topic: str | None = None

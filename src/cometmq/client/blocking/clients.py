@@ -17,6 +17,7 @@ from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
 from cometmq.client.admin.messages import Track
+from cometmq.client.admin.static_plans import Parts, QueueMove, StaticPlan
 from cometmq.client.admin.topics import READ_WRITE
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.blocking import base
@@ -1282,6 +1283,63 @@ class AdminClient(base.Blocking):
     def clone_offsets(self, source: str, target: str, topics: Iterable[str]) -> None:
         """Copy the committed offsets of one group to another, for these topics."""
         self._run(self._inner.clone_offsets(source, target, topics))
+
+    def create_static_topic(
+        self, topic: str, queues: int, *, brokers: Iterable[str] | None = None
+    ) -> dict[int, str]:
+        """Create a static topic, or give one more logical queues."""
+        return self._run(self._inner.create_static_topic(topic, queues, brokers=brokers))
+
+    def static_parts(self, topic: str) -> Parts:
+        """Return the part of a static topic at each broker that has the topic, by broker name."""
+        return self._run(self._inner.static_parts(topic))
+
+    def logical_consume_stats(
+        self, stats: Mapping[MessageQueue, OffsetWrapper]
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """Return the offsets of a group with logical queues for the queues of static topics."""
+        return self._run(self._inner.logical_consume_stats(stats))
+
+    def is_static_topic(self, topic: str) -> bool:
+        """Return whether the route of a topic has logical queues."""
+        return self._run(self._inner.is_static_topic(topic))
+
+    def plan_static_topic(self, topic: str, queues: int, targets: Sequence[str]) -> StaticPlan:
+        """Return the parts of a static topic with so many logical queues; nothing is changed."""
+        return self._run(self._inner.plan_static_topic(topic, queues, targets))
+
+    def plan_remapping(self, topic: str, targets: Sequence[str]) -> StaticPlan:
+        """Return how the logical queues of a topic whose brokers agree would move."""
+        return self._run(self._inner.plan_remapping(topic, targets))
+
+    def plan_queue_moves(
+        self, topic: str, brokers: Iterable[str], *, lost: str | None = None
+    ) -> StaticPlan:
+        """Return how the logical queues of a static topic would move; nothing is changed."""
+        return self._run(self._inner.plan_queue_moves(topic, brokers, lost=lost))
+
+    def move_static_queues(
+        self, topic: str, brokers: Iterable[str], *, lost: str | None = None
+    ) -> list[QueueMove]:
+        """Move the logical queues of a static topic to some brokers, while clients run."""
+        return self._run(self._inner.move_static_queues(topic, brokers, lost=lost))
+
+    def run_static_plan(
+        self,
+        plan: StaticPlan,
+        *,
+        lost: str | None = None,
+        leaves_gap: bool = False,
+        force: bool = False,
+    ) -> None:
+        """Make the moves of a plan; see the steps above."""
+        self._run(self._inner.run_static_plan(plan, lost=lost, leaves_gap=leaves_gap, force=force))
+
+    def write_static_parts(
+        self, plan: StaticPlan, brokers: Iterable[str], *, force: bool = False
+    ) -> None:
+        """Send some brokers their parts of a plan."""
+        self._run(self._inner.write_static_parts(plan, brokers, force=force))
 
     def track(self, message: StoredMessage, groups: Iterable[str] | None = None) -> list[Track]:
         """Return whether each group that reads the message's topic has consumed it."""

@@ -67,6 +67,7 @@ def read_registration(
                 for topic, mapping in (wrapper.topic_queue_mapping_info_map or {}).items()
                 if is_name(topic)
             },
+            is_part=bool(header.is_part),
         )
     except InvalidNameError as problem:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"registration refused: {problem}") from None

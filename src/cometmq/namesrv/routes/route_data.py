@@ -82,8 +82,8 @@ async def long_route_of(
 
 
 def _mappings(registry: Registry, topic: str) -> Iterator[tuple[str, TopicQueueMappingInfo]]:
-    mappings = registry.mappings.get(topic, {})
-    return (entry for entry in mappings.items() if entry[0] in registry.groups)
+    """The queues of a static topic at all brokers, also at those that are away."""
+    yield from registry.mappings.get(topic, {}).items()
 
 
 def _is_in_zone(group: Group, zone: str) -> bool:

@@ -11,7 +11,7 @@ Order and flags of topics are lost in the deflated form. Source: RegisterBrokerB
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -84,7 +84,10 @@ def _read_body(reader: "_Reader", version: int) -> RegisterBrokerBody:
 
 
 def deflate_register_body(
-    topics: Iterable[TopicConfig], version: DataVersion, filter_servers: Iterable[str]
+    topics: Iterable[TopicConfig],
+    version: DataVersion,
+    filter_servers: Iterable[str],
+    mappings: Mapping[str, TopicQueueMappingInfo],
 ) -> bytes:
     """Return a registration in the deflated form, which name servers of 4.9 and 5.3 read.
 
@@ -100,7 +103,8 @@ def deflate_register_body(
     deflated = [deflater.compress(_sized(version.encode()) + _I32.pack(len(pieces)))]
     deflated += [deflater.compress(_sized(piece)) for piece in pieces]
     servers = _sized(fastjson.dumps(list(filter_servers)))
-    deflated.append(deflater.compress(servers + _I32.pack(0)))  # no static topics
+    deflated.append(deflater.compress(servers + _I32.pack(len(mappings))))
+    deflated += [deflater.compress(_sized(fastjson.dumps_odd(each))) for each in mappings.values()]
     return b"".join([*deflated, deflater.flush()])
 
 

@@ -31,10 +31,27 @@ class TopicConfigSerializeWrapper(Body, kw_only=True):
 
 
 class TopicConfigSerializeWrapper4(Body, kw_only=True):
-    """The topics of a broker, as a broker of 4.9 responds."""
+    """The topics of a broker for requesters of 4.9: their version has no state.
+
+    They skip the members about mappings, which brokers of 5.3 send to all.
+    """
+
+    bare_keys: ClassVar[bool] = True
 
     topic_config_table: dict[str, TopicConfig]
     data_version: DataVersion4
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo]
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail]
+    mapping_data_version: DataVersion
+
+
+class TopicQueueMappingSerializeWrapper(Body, kw_only=True):
+    """topicQueueMapping.json: the parts of static topics that a broker has."""
+
+    bare_keys: ClassVar[bool] = True
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingDetail] = field(default_factory=dict)
 
 
 class TopicConfigList(Body, kw_only=True):
@@ -57,6 +74,19 @@ class TopicConfigAndQueueMapping(Body, kw_only=True):
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
     mapping_detail: TopicQueueMappingDetail | None = None
+
+
+class TopicRemappingDetailWrapper(Body, kw_only=True):
+    """The mappings of a static topic at all brokers, as a tool writes them to a file."""
+
+    bare_keys: ClassVar[bool] = True
+
+    topic: str = ""
+    type: str = ""
+    epoch: int = 0
+    broker_config_map: dict[str, TopicConfigAndQueueMapping] = field(default_factory=dict)
+    broker_to_map_in: list[str] = field(default_factory=list)
+    broker_to_map_out: list[str] = field(default_factory=list)
 
 
 class TopicOffset(Part, kw_only=True):

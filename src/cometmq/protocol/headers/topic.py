@@ -3,7 +3,7 @@
 Source: CreateTopicRequestHeader, DeleteTopicRequestHeader and relatives, RocketMQ 4.9 and 5.3.
 """
 
-from cometmq.protocol.headers.base import Int32, Int64, TopicHeader
+from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
 
 
 class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
@@ -20,6 +20,14 @@ class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
     attributes: str | None = None
     """Changes to the topic's attributes: ``+key=value,-key``."""
     force: bool | None = None
+
+
+class UpdateAndCreateStaticTopicResponse(Header, kw_only=True):
+    """The response of a broker of CometMQ to UPDATE_AND_CREATE_STATIC_TOPIC."""
+
+    ended: str | None = None
+    """The physical ends of queues that it has lost: ``queue:end``, joined by commas. No message
+    will be stored behind them."""
 
 
 class _OneTopic(TopicHeader, kw_only=True):

@@ -342,7 +342,7 @@ async def test_a_held_pull_is_refused_when_its_topic_has_gone(broker: Broker) ->
     waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
     await held(broker, 1)
     await broker.tables.topics.delete("T", nothing_else)
-    broker.held.topic_gone("T")
+    broker.held.rerun_topic("T")
     assert (await waiting).code == 17
 
 

@@ -210,7 +210,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(waiting: Waiting) -> N
 async def test_pulls_of_a_deleted_topic_run_again(waiting: Waiting) -> None:
     waiting.hold("gone", topic="T")
     waiting.hold("stays", topic="T2")
-    waiting.pulls.topic_gone("T")
+    waiting.pulls.rerun_topic("T")
     await asyncio.sleep(0)
     assert waiting.answered == ["gone"]
 

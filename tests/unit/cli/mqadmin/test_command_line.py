@@ -184,8 +184,11 @@ async def test_names_of_commands_have_no_case_and_aliases_work() -> None:
 
 async def test_a_command_that_does_not_exist_fails() -> None:
     assert await run("noSuchCommand") == (1, "The sub command noSuchCommand not exist.\n", "")
-    code, _, err = await run("updateStaticTopic", "-t", "a")
-    assert (code, err) == (1, "cometmq mqadmin updateStaticTopic: CometMQ has no static topics\n")
+    code, _, err = await run("dumpCompactionLog", "-t", "a")
+    assert (code, err) == (
+        1,
+        "cometmq mqadmin dumpCompactionLog: CometMQ has no compacted topics\n",
+    )
 
 
 async def test_commands_that_only_4_9_has_work_with_the_printouts_of_5_3() -> None:

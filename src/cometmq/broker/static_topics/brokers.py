@@ -1,0 +1,166 @@
+"""The other brokers that have items of logical queues: their addresses, and requests to them.
+
+A request goes to the master of a broker. While name servers know no master, or it does not accept
+connections, a replica serves the request: the items of a lost broker stay readable.
+
+Source: BrokerOuterAPI and TopicQueueMappingManager, RocketMQ 5.3, which asks masters only, and
+learns their addresses 10 seconds after its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
+
+from cometmq.broker.static_topics.refusals import elsewhere_failed
+from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.protocol.bodies.route import GetBrokerMemberGroupResponseBody
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers.base import Header
+from cometmq.protocol.headers.namesrv import GetBrokerMemberGroupRequest
+from cometmq.remoting import ConnectError, RemotingClient, Supervisor, check
+from cometmq.remoting.slices import decode
+
+log = logging.getLogger(__name__)
+
+ADDRESSES_S: Final = 5.0
+"""How long addresses are used before they are requested again, in the background."""
+LOOK_UP_S: Final = 2.0
+"""Timeout of a request to a name server."""
+BROKERS_MAX: Final = 10_000
+"""Brokers whose addresses are known."""
+IN_FLIGHT_MAX: Final = 2_000
+"""Requests that wait for other brokers; further ones are refused as busy."""
+REPLICAS_MAX: Final = 3
+"""Members of a broker that one request is sent to, one after the other."""
+
+
+class _Known(NamedTuple):
+    addresses: dict[int, str]
+    """By broker id; 0 is the master."""
+    until_s: float
+
+
+class ItemBrokers:
+    """Sends requests to the brokers of items.
+
+    Args:
+        client: sends the requests.
+        name_servers: returns the addresses of the name servers.
+        cluster: the name of the cluster of this broker.
+        timeout_s: returns the timeout of a request.
+    """
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        name_servers: Callable[[], Sequence[str]],
+        *,
+        cluster: str,
+        timeout_s: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._name_servers = name_servers
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._known: dict[str, _Known] = {}
+        self._look_ups: dict[str, asyncio.Task[None]] = {}
+        self._tasks = Supervisor("static-topics")
+        self._in_flight = 0
+        self.forwarded = 0
+        """Requests that were sent to other brokers."""
+        self.failed = 0
+        """Requests that no other broker has answered."""
+
+    async def call(self, broker: str, code: int, header: Header) -> Command:
+        """Send a request to a broker, and return the response with any code.
+
+        Raises:
+            ResponseError: 1, its address is unknown, or it does not respond; 2, too many wait.
+        """
+        if self._in_flight >= IN_FLIGHT_MAX:
+            raise ResponseError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._in_flight} requests wait for the brokers of items",
+            )
+        self._in_flight += 1
+        self.forwarded += 1
+        try:
+            async with asyncio.timeout(self._timeout_s()):
+                return await self._call_any(broker, code, header)
+        except TimeoutError:
+            self.failed += 1
+            problem = f"error from remoting layer: no response within {self._timeout_s():g} s"
+            raise elsewhere_failed(broker, problem) from None
+        except RemotingError as failure:
+            self.failed += 1
+            raise elsewhere_failed(broker, f"error from remoting layer: {failure}") from failure
+        finally:
+            self._in_flight -= 1
+
+    async def _call_any(self, broker: str, code: int, header: Header) -> Command:
+        addresses = await self._addresses(broker)
+        if not addresses:
+            self.failed += 1
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"cannot find addr for broker {broker[:300]}"
+            )
+        failure: RemotingError | None = None
+        for broker_id in sorted(addresses)[:REPLICAS_MAX]:
+            try:
+                return await self._client.call(
+                    addresses[broker_id], code, header, timeout=self._timeout_s()
+                )
+            except ConnectError as problem:
+                failure = failure or problem
+        assert failure is not None
+        raise failure
+
+    async def _addresses(self, broker: str) -> dict[int, str]:
+        """Return the addresses of a broker by id, the newest that are known."""
+        known = self._known.get(broker)
+        if known is not None and asyncio.get_running_loop().time() < known.until_s:
+            return known.addresses
+        look_up = self._look_ups.get(broker)
+        if look_up is None:
+            look_up = self._tasks.spawn(self._look_up(broker), "look-up")
+            self._look_ups[broker] = look_up
+            look_up.add_done_callback(lambda _: self._look_ups.pop(broker, None))
+        if known is None or not known.addresses:
+            await asyncio.wait([look_up])
+            known = self._known.get(broker)
+        return {} if known is None else known.addresses
+
+    async def _look_up(self, broker: str) -> None:
+        """Request the addresses of a broker; if that fails, the known ones stay."""
+        header = GetBrokerMemberGroupRequest(cluster_name=self._cluster, broker_name=broker)
+        for name_server in self._name_servers():
+            try:
+                response = await self._client.call(
+                    name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header, timeout=LOOK_UP_S
+                )
+                body = await decode(GetBrokerMemberGroupResponseBody, check(response).body)
+            except CometError as problem:
+                log.debug("cannot look up a broker namesrv=%s: %s", name_server, problem)
+                continue
+            group = body.broker_member_group
+            found = {} if group is None else group.broker_addrs
+            known = self._known.get(broker)
+            while len(self._known) >= BROKERS_MAX:
+                del self._known[next(iter(self._known))]
+            # The addresses of a broker that is away are tried until it has new ones.
+            addresses = found or (known.addresses if known else {})
+            until_s = asyncio.get_running_loop().time() + (ADDRESSES_S if found else 0.0)
+            self._known[broker] = _Known(addresses, until_s)
+            return
+
+    def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do work that no request handler waits for, such as the response to a pull."""
+        self._tasks.spawn(work, name)
+
+    async def close(self) -> None:
+        """End all requests."""
+        await self._tasks.cancel()

@@ -1,0 +1,206 @@
+"""The mappings of the static topics of one broker, and their file.
+
+    topicQueueMapping.json := {"dataVersion": version, "topicQueueMappingInfoMap": {name: part}}
+
+RocketMQ calls the member so, too, although it holds the details. The version is that of this file;
+name servers compare that of topics.json.
+
+Source: TopicQueueMappingManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.broker.stored_table import ConfigTable, remove
+from cometmq.model.errors import StoreError
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import (
+    LogicQueueMappingItem,
+    TopicQueueMappingDetail,
+    TopicQueueMappingInfo,
+)
+from cometmq.protocol.bodies.topic import TopicQueueMappingSerializeWrapper
+from cometmq.protocol.logical_queues import InvalidMappingError, check_items, info_of
+
+if TYPE_CHECKING:
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.store.config_files import JsonFile
+    from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+FILE: Final = "topicQueueMapping"
+_SECTION = "topicQueueMappingInfoMap"
+NAMES_LOGGED_MAX = 100
+
+Mappings = Mapping[str, TopicQueueMappingDetail]
+
+
+class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
+    """The parts of static topics that this broker has, by topic.
+
+    Args:
+        file: topicQueueMapping.json.
+        broker_name: of this broker.
+        clock: stamps the table's version.
+    """
+
+    def __init__(self, file: JsonFile, broker_name: str, *, clock: Clock) -> None:
+        super().__init__(file, _SECTION, "topic", clock=clock)
+        self.broker_name = broker_name
+        self._listeners: list[Callable[[str], object]] = []
+        self.mappings = self._table
+        """The parts by topic, not to be changed: fast paths look topics up in a dict."""
+
+    def on_change(self, listener: Callable[[str], object]) -> None:
+        """Call a function with the name of each topic whose mapping has changed."""
+        self._listeners.append(listener)
+
+    def info(self, topic: str) -> TopicQueueMappingInfo | None:
+        """Return what name servers get of a static topic; None for another topic."""
+        detail = self._table.get(topic)
+        return None if detail is None else info_of(detail)
+
+    def is_ended(self, topic: str, physical_queue: int) -> bool:
+        """Return whether a physical queue has an item that is not the last of its queue."""
+        detail = self._table.get(topic)
+        return detail is not None and any(
+            item.bname == self.broker_name and item.queue_id == physical_queue
+            for items in (detail.hosted_queues or {}).values()
+            for item in items[:-1]
+        )
+
+    # --- start ------------------------------------------------------------------------------------
+
+    def load(self, topics: TopicTable) -> None:
+        """Read the file, behind that of the topics.
+
+        A crash between the two files leaves a mapping without its topic, or a topic without the
+        newest physical queue of its mapping. The first is dropped, the second is added.
+
+        Raises:
+            StoreError: a file cannot be read or written, or a mapping is that of another broker.
+        """
+        self._load(
+            TopicQueueMappingSerializeWrapper,
+            lambda found: {_SECTION: found.topic_queue_mapping_info_map},
+        )
+        orphans = []
+        larger: list[TopicConfig] = []
+        for topic, detail in self._table.items():
+            self._check(topic, detail)
+            config = topics.get(topic)
+            if config is None:
+                orphans.append(topic)
+                continue
+            needed = queues_needed(detail, self.broker_name)
+            if needed > min(config.read_queue_nums, config.write_queue_nums):
+                larger.append(with_queues(config, needed))
+        if orphans:
+            log.warning(
+                "mappings without a topic are dropped count=%d topics=%s",
+                *(len(orphans), ",".join(sorted(orphans)[:NAMES_LOGGED_MAX])),
+            )
+            self._stored.change_now(remove(_SECTION, topic) for topic in orphans)
+        if larger:
+            topics.put_now(larger)
+
+    def _check(self, topic: str, detail: TopicQueueMappingDetail) -> None:
+        path = self._stored.file.path
+        if detail.bname != self.broker_name:
+            raise StoreError(
+                f"{path} has the mapping of topic {topic} of broker {detail.bname}, expected"
+                f" {self.broker_name}: start the broker with the brokerName of this store, or"
+                " remove a file that was copied from another broker"
+            )
+        try:
+            for queue_id, items in (detail.hosted_queues or {}).items():
+                check_items(queue_id, items)
+        except InvalidMappingError as problem:
+            raise StoreError(f"{path} has a bad mapping of topic {topic}: {problem}") from problem
+
+    # --- change -----------------------------------------------------------------------------------
+
+    async def replace(self, detail: TopicQueueMappingDetail) -> None:
+        """Replace the part of a topic; returns when it is on disk.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        if await self.put([detail]):
+            self._tell([detail.topic])
+
+    async def forget(self, topic: str) -> None:
+        """Remove the part of a topic that was deleted, if there is one.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        if topic in self._table:
+            await self._stored.change([remove(_SECTION, topic)])
+            self._tell([topic])
+
+    async def copy(
+        self, mappings: dict[str, TopicQueueMappingDetail], version: DataVersion | None
+    ) -> bool:
+        """Take over the parts of the master of this slave; return whether anything changed.
+
+        Args:
+            mappings: the parts of the master, by topic.
+            version: of its table; None if it has none.
+
+        Raises:
+            StoreError: the file cannot be written, or a part is that of another broker; nothing was
+                changed.
+        """
+        if version is None:
+            return False
+        for topic, detail in mappings.items():
+            self._check(topic, detail)
+        before = dict(self._table)
+        if not await self._replace(version, {_SECTION: mappings}, keeps=lambda _: False):
+            return False
+        names = before.keys() | self._table.keys()
+        self._tell(name for name in names if before.get(name) != self._table.get(name))
+        return True
+
+    def _tell(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            for listener in self._listeners:
+                try:
+                    listener(topic)
+                except Exception:
+                    log.exception("a change of a mapping could not be followed topic=%s", topic)
+
+
+def items_of(detail: TopicQueueMappingDetail, queue_id: int) -> list[LogicQueueMappingItem]:
+    """Return the items of a logical queue that a part has; none for another queue."""
+    return (detail.hosted_queues or {}).get(queue_id, [])
+
+
+def queues_needed(detail: TopicQueueMappingDetail, broker_name: str) -> int:
+    """Return the number of physical queues that a broker needs for its items."""
+    return 1 + max(
+        (
+            item.queue_id
+            for items in (detail.hosted_queues or {}).values()
+            for item in items
+            if item.bname == broker_name
+        ),
+        default=-1,
+    )
+
+
+def with_queues(config: TopicConfig, needed: int) -> TopicConfig:
+    """Return the settings of a topic with at least so many physical queues."""
+    return msgspec.structs.replace(
+        config,
+        read_queue_nums=max(config.read_queue_nums, needed),
+        write_queue_nums=max(config.write_queue_nums, needed),
+    )

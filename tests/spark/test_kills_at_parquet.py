@@ -14,7 +14,7 @@ from servers import Cluster
 from cometmq.client.blocking import Producer
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message
-from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
+from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, newest_batch, topic_of
 from support.spark.spark_program import ROWS_PER_TRIGGER
 from support.spark.topic_audit import stored
 
@@ -32,7 +32,7 @@ class Sender:
 
     def feed(self) -> None:
         """Send until the stream has enough ahead of it; what fails may be stored all the same."""
-        done = sum(path.name.isdecimal() for path in self._commits.glob("*"))
+        done = newest_batch(self._commits) + 1
         while self._sent < (done + AHEAD) * ROWS_PER_TRIGGER:
             bodies = [b"%0*d" % (BODY_BYTES, self._sent + number) for number in range(BATCH)]
             messages = [Message(topic=self._topic, body=body) for body in bodies]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from servers import Cluster
 
-from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
+from support.spark.spark_kills import ON_EVERY_SPARK, kill_at_random, newest_batch, topic_of
 from support.spark.topic_audit import Audit, first_ones, order_by_key, stored
 
 LINES, KEYS, AHEAD = 600, 12, 3
@@ -34,7 +34,7 @@ class Source:
 
     def feed(self) -> None:
         """Add files until the stream has enough ahead of it."""
-        done = sum(path.name.isdecimal() for path in self._checkpoint.glob("*"))
+        done = newest_batch(self._checkpoint) + 1
         while self._files < done + AHEAD:
             ready = self._folder / f".{self._files}"
             ready.write_text("".join(f"{line}\n" for line in self._lines(self._files)))

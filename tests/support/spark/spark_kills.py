@@ -74,6 +74,11 @@ def place(name: str, folder: Path) -> Iterator[Place]:
         yield Place(cluster.master, *workers)
 
 
+def newest_batch(folder: Path) -> int:
+    """The newest batch in a folder of a checkpoint, -1 for none: Spark keeps the last hundred."""
+    return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=-1)
+
+
 class TwoHosts(StandaloneCluster):
     """A standalone cluster with two workers on two addresses: Spark speculates on another host."""
 
@@ -248,16 +253,11 @@ class Killer:
 
     def _committed(self) -> int:
         """The newest batch that the checkpoint says is done."""
-        return self._newest("commits")
+        return newest_batch(self._folder / "checkpoint" / "commits")
 
     def _is_under_way(self) -> bool:
         """Whether a batch has begun that is not done."""
-        return self._newest("offsets") > self._committed()
-
-    def _newest(self, kind: str) -> int:
-        folder = self._folder / "checkpoint" / kind
-        found = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-        return max(found, default=-1)
+        return newest_batch(self._folder / "checkpoint" / "offsets") > self._committed()
 
     # --- the kills ------------------------------------------------------------------------------
 

@@ -1,0 +1,202 @@
+"""Pop on our brokers: a change of the master, of the mode of a group, and very many held pops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.client._pop.calls import ReceiptHandle, handles_of
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.message import StoredMessage
+from cometmq.model.times import now_ms
+from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers.pop import (
+    AckMessageRequest,
+    PollingInfoRequest,
+    PollingInfoResponse,
+    PopMessageRequest,
+    PopMessageResponse,
+)
+from cometmq.protocol.record import decode_messages
+from cometmq.remoting import RemotingClient
+from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
+from support.checks.waiting import until
+
+TOPIC, GROUP = "T", "G"
+FAST = {"flushDiskType": "ASYNC_FLUSH"}
+
+
+class Consumer:
+    """Pops and acknowledges at one broker."""
+
+    def __init__(self, client: RemotingClient, broker: Broker) -> None:
+        self._client = client
+        self._broker = broker
+
+    async def request(self, **fields: Any) -> Command:
+        header = PopMessageRequest(
+            **{
+                **{"consumer_group": GROUP, "topic": TOPIC, "queue_id": -1, "max_msg_nums": 32},
+                **{"invisible_time": 60_000, "poll_time": 0, "born_time": now_ms()},
+                **{"init_mode": 0, "exp": "*", "exp_type": "TAG"},
+                **fields,
+            }
+        )
+        return await self._client.call(
+            self._broker.address, RequestCode.POP_MESSAGE, header, timeout=LIMIT_S
+        )
+
+    async def pop(self, **fields: Any) -> list[tuple[StoredMessage, ReceiptHandle]]:
+        response = await self.request(**fields)
+        if response.code == ResponseCode.POLLING_TIMEOUT:
+            return []
+        assert response.code == 0, response
+        messages = decode_messages(response.body)
+        handles = handles_of(response.header(PopMessageResponse), messages, "pair")
+        return list(zip(messages, handles, strict=True))
+
+    async def ack(self, handle: ReceiptHandle) -> int:
+        header = AckMessageRequest(
+            consumer_group=GROUP,
+            topic=handle.topic(TOPIC, GROUP),
+            queue_id=handle.queue_id,
+            extra_info=handle.text,
+            offset=handle.offset,
+        )
+        response = await self._client.call(
+            self._broker.address, RequestCode.ACK_MESSAGE, header, timeout=LIMIT_S
+        )
+        return response.code
+
+
+@pytest.fixture
+async def client() -> Any:
+    made = RemotingClient()
+    yield made
+    await made.close()
+
+
+async def prepared(pairs: Pairs, count: int, **settings: str) -> Broker:
+    """A master with messages in one queue."""
+    master = await pairs.start("master", **FAST, **settings)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+        await admin.create_group(SubscriptionGroupConfig(group_name=GROUP))
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for number in range(count):
+            await producer.send(Message(topic=TOPIC, body=b"%d" % number))
+    return master
+
+
+async def test_what_is_in_flight_goes_over_to_the_new_master(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """What was acknowledged does not come again, the rest when its invisible time is over."""
+    master = await prepared(pairs, 10)
+    slave = await pairs.start("slave", **SLAVE, **FAST)
+    before = Consumer(client, master)
+    popped = await before.pop(max_msg_nums=6, invisible_time=3_000)
+    for _, handle in popped[:2]:
+        assert await before.ack(handle) == 0
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    assert slave.features.replication.metadata.made() is not None
+    await until(lambda: slave.core.topics.get(TOPIC) and slave.core.groups.get(GROUP))
+    await pairs.stop(master)
+    slave.core.role.change("ASYNC_MASTER", 0)
+    await slave.core.role.in_force.wait()
+
+    after = Consumer(client, slave)
+    # The committed offset of the group follows from the log: only what was not popped comes now.
+    assert [message.body for message, _ in await after.pop()] == [b"6", b"7", b"8", b"9"]
+    assert await after.ack(popped[2][1]) == 0  # a receipt of the old master counts
+    again: list[bytes] = []
+
+    async def has_come() -> bool:
+        again.extend(message.body for message, _ in await after.pop())
+        return len(again) >= 3
+
+    async with asyncio.timeout(LIMIT_S):
+        while not await has_come():
+            await asyncio.sleep(0.05)
+    assert sorted(again) == [b"3", b"4", b"5"]
+    assert now_ms() >= popped[0][1].expires_ms()
+
+
+async def test_a_stop_and_a_start_keep_what_is_in_flight(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 4)
+    popped = await Consumer(client, master).pop(max_msg_nums=3, invisible_time=60_000)
+    await pairs.stop(master)
+    master = await pairs.start("master", **FAST)
+    consumer = Consumer(client, master)
+    assert [message.body for message, _ in await consumer.pop()] == [b"3"]
+    assert [await consumer.ack(handle) for _, handle in popped] == [0, 0, 0]
+    assert master.features.pop.check_points.points.in_flight == 1
+
+
+async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 6)
+    address = pairs.name_server.address
+    assert await pairs.consume(GROUP, TOPIC, 2) == [b"0", b"1"]
+    consumer = Consumer(client, master)
+    body = SetMessageRequestModeRequestBody(
+        topic=TOPIC, consumer_group=GROUP, mode=MessageRequestMode.POP
+    ).encode()
+    mode = RequestCode.SET_MESSAGE_REQUEST_MODE
+    assert (await client.call(master.address, mode, body=body, timeout=LIMIT_S)).code == 0
+    found = await consumer.pop(max_msg_nums=2)
+    assert [message.body for message, _ in found] == [b"2", b"3"]
+    for _, handle in found:
+        assert await consumer.ack(handle) == 0
+
+    bodies = []
+    async with PullConsumer(
+        address, group=GROUP, subscriptions={TOPIC: "*"}, start_from=StartFrom.FIRST
+    ) as pulling:
+        async for message in pulling:
+            bodies.append(message.body)
+            if len(bodies) == 2:
+                break
+    assert bodies == [b"4", b"5"]
+
+
+async def test_ten_thousand_held_pops_get_one_message_each_and_the_rest_their_time(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 0, popPollingSize="20000")
+    consumer = Consumer(client, master)
+    count, served = 10_000, 50
+    waiting = [
+        asyncio.ensure_future(consumer.request(max_msg_nums=1, poll_time=60_000))
+        for _ in range(count)
+    ]
+    held = PollingInfoRequest(consumer_group=GROUP, topic=TOPIC, queue_id=-1)
+
+    async def number() -> int:
+        response = await client.call(
+            master.address, RequestCode.POLLING_INFO, held, timeout=LIMIT_S
+        )
+        return response.header(PollingInfoResponse).polling_num
+
+    async with asyncio.timeout(LIMIT_S):
+        while await number() < count:
+            await asyncio.sleep(0.05)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for each in range(served):
+            await producer.send(Message(topic=TOPIC, body=b"%d" % each))
+    await until(lambda: sum(each.done() for each in waiting) >= served)
+    responses = [each.result() for each in waiting if each.done()]
+    bodies = [decode_messages(response.body)[0].body for response in responses]
+    assert sorted(map(int, bodies)) == list(range(served))
+    assert await number() == count - served
+    master.features.pop.held.close()
+    assert {(await each).code for each in waiting if each not in responses} >= {0, 210}

@@ -60,6 +60,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.log.commit_log": "the record of every message into the log",
     "cometmq.store.queues.unit_buffers": "the newest units of queues that are not mapped",
     "cometmq.store.queues.consume_queue": "the unit of every message into its queue",
+    "cometmq.store.queues.batch_consume_queue": "the same for queues that hold batches",
     "cometmq.store.index.key_index": "the entries of every message's keys",
     "cometmq.store.queues.dispatch": "queue and index for every record",
     "cometmq.store.appender": "every append",

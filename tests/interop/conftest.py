@@ -55,8 +55,8 @@ def clients(
 def make_topic(cluster: Cluster, broker: Connection) -> Callable[..., str]:
     """Create topics that clients can find at once."""
 
-    def make(*, queues: int = 4) -> str:
-        return new_topic(cluster, broker, queues=queues)
+    def make(*, queues: int = 4, attributes: str | None = None) -> str:
+        return new_topic(cluster, broker, queues=queues, attributes=attributes)
 
     return make
 

@@ -433,10 +433,13 @@ class Cluster(_Running):
         self._servers[-1].start()
 
 
-def new_topic(cluster: Cluster, broker: Connection, *, queues: int = 4) -> str:
+def new_topic(
+    cluster: Cluster, broker: Connection, *, queues: int = 4, attributes: str | None = None
+) -> str:
     """Create a topic and wait until the name server tells clients where it is."""
     topic = kit.unique("topic")
-    kit.ok(kit.create_topic(broker, topic, read=queues, write=queues))
+    more = {} if attributes is None else {"attributes": attributes}
+    kit.ok(kit.create_topic(broker, topic, read=queues, write=queues, **more))
     wait_for_route(cluster.namesrv, topic)
     return topic
 

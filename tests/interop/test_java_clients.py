@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import kit
 import pytest
-from programs import JAVA_49, JAVA_53, Client, CommandError, Kind
+from programs import JAVA_49, JAVA_53, OURS, Client, CommandError, Kind
 
 MakeTopic = Callable[..., str]
 MakeGroup = Callable[[], str]
@@ -101,3 +101,24 @@ def test_a_send_creates_its_topic(java: Client, make_group: MakeGroup) -> None:
 
     assert {result["queue"] for result in results} <= set(range(4))
     group.stop()
+
+
+def test_a_batch_that_is_one_record_reaches_consumers_as_messages(
+    clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup, target: str
+) -> None:
+    """Topics with queue.type=BatchCQ: only Java 5 sends such batches, and unwraps them."""
+    if target == "4.9.7":
+        pytest.skip("it has no such topics")
+    java = clients(JAVA_53)
+    topic = make_topic(attributes="+queue.type=BatchCQ")
+    batch = [{"body": f"in a batch {n}", "keys": f"k{n}", "tag": f"t{n % 2}"} for n in range(6)]
+    [result] = java.send(topic, batch, style="batch")
+    assert "," not in result["offset_id"]
+    java.send(topic, [{"body": "alone", "tag": "t0"}])
+    group = java.group(make_group(), topic, members=1)
+    ours = clients(OURS).group(make_group(), topic, members=1)
+    bodies = {*(each["body"] for each in batch), "alone"}
+    for each in (group, ours):
+        each.wait_for(bodies)
+        assert sorted(each.bodies()) == sorted(bodies)
+        each.stop()

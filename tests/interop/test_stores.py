@@ -24,11 +24,13 @@ from servers import (
     copy_store,
     write_settings,
 )
+from wire import Connection
 
 from support.runner.versions import VERSIONS
 
 TOPICS = ["Orders", "Bills"]
 GROUP = "billing"
+BATCH_ID = {"UNIQ_KEY": "B"}
 MESSAGES = 100_000
 MORE = 5_000
 
@@ -193,41 +195,83 @@ def serve_with_comet(store: Path, ledger: Ledger, folder: Path, *, committed: bo
         check_all(server.address, ledger)
 
 
-def test_a_store_with_queues_of_batches_is_refused_until_their_topic_is_deleted(
+BATCHES = "InBatches"
+RECORDS = [(0, b"alone", 1), (1, b"", 3), (4, b"", 10), (14, b"alone", 1)]
+"""The records of a round: queue offset, body if it is one message, and number of messages."""
+
+
+def send_batches(connection: Connection, first: int) -> None:
+    """Store a round from a queue offset on, as a Java client 5 does."""
+    for offset, body, count in RECORDS:
+        if body:
+            answer = kit.ok(kit.send(connection, BATCHES, body))
+        else:
+            items = [(b"%d" % (first + offset + at), {"UNIQ_KEY": "K"}) for at in range(count)]
+            answer = kit.ok(kit.send_batch(connection, BATCHES, items, properties=BATCH_ID))
+            assert answer.fields["batchUniqId"] == "B"
+        assert answer.number("queueOffset") == first + offset
+    kit.wait_for_queue(connection, BATCHES, first + 15)
+
+
+def check_batches(connection: Connection, rounds: int) -> None:
+    """Every record is there, at its offset, and leads to the next one."""
+    expected = [
+        (15 * number + offset, count, 0xC0 if count > 1 else 0)
+        for number in range(rounds)
+        for offset, _, count in RECORDS
+    ]
+    met = []
+    at = 0
+    while at < 15 * rounds:
+        answer = kit.pull(connection, GROUP, BATCHES, at, count=1)
+        [record] = answer.messages
+        met.append((record.queue_offset, answer.next_offset - at, record.sys_flag & 0xC0))
+        if record.sys_flag & 0xC0:
+            assert record.properties["INNER_NUM"] == str(answer.next_offset - at)
+            assert record.properties["INNER_BASE"] == str(at)
+        at = answer.next_offset
+    assert met == expected
+    inside = kit.pull(connection, GROUP, BATCHES, 7, count=1)
+    assert (inside.messages[0].queue_offset, inside.next_offset) == (4, 14)
+    bounds = [Request.GET_MIN_OFFSET, Request.GET_MAX_OFFSET]
+    fields = {"topic": BATCHES, "queueId": 0}
+    answers = [kit.ok(connection.request(code, fields)).number("offset") for code in bounds]
+    assert answers == [0, 15 * rounds]
+
+
+def test_queues_that_hold_batches_go_from_one_broker_to_the_other(
     namesrv: str, tmp_path: Path
 ) -> None:
-    """RocketMQ 5 counts the messages of a batch that is one record; our queues count records."""
+    """Closed and killed; each broker reads what the other wrote, and goes on behind it."""
     store = tmp_path / "store"
-    settings = SETTINGS | {"timerWheelEnable": True}  # without, it cannot delete topics
-    batch = [(b"%d" % number, {"UNIQ_KEY": f"K{number}"}) for number in range(10)]
-    with RealBroker("5.3.3", tmp_path / "broker", namesrv, store=store, settings=settings) as real:
+    with RealBroker("5.3.3", tmp_path / "broker", namesrv, store=store, settings=SETTINGS) as real:
         connection = connect(real.address)
-        kit.ok(kit.create_topic(connection, "InBatches", attributes="+queue.type=BatchCQ"))
-        kit.ok(kit.create_topic(connection, "Orders"))
-        for _ in range(10):
-            kit.ok(kit.send_batch(connection, "InBatches", batch, properties={"UNIQ_KEY": "B"}))
-        kit.wait_for_queue(connection, "InBatches", 100)
-        kit.store_many(connection, "Orders", 3)
+        attributes = "+queue.type=BatchCQ"
+        kit.ok(kit.create_topic(connection, BATCHES, read=1, write=1, attributes=attributes))
+        kit.ok(kit.create_group(connection, GROUP))
+        send_batches(connection, 0)
         connection.close()
         real.stop()
-
-        conf = write_settings(tmp_path / "refused.conf", SETTINGS)
-        command = [sys.executable, "-m", "cometmq", "broker", "--port", "0", "--store", str(store)]
-        refused = subprocess.run(
-            [*command, "-c", str(conf)], capture_output=True, text=True, timeout=60
-        )
-        assert refused.returncode == 1
-        assert "topic InBatches hold batches (queue.type=BatchCQ)" in refused.stderr
-
+        with CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS) as server:
+            connection = connect(server.address)
+            check_batches(connection, 1)
+            send_batches(connection, 15)
+            connection.close()
+            server.stop()
         real.start()
         connection = connect(real.address)
-        kit.ok(connection.request(Request.DELETE_TOPIC_IN_BROKER, {"topic": "InBatches"}))
+        check_batches(connection, 2)
+        send_batches(connection, 30)
+        connection.close()
+        real.kill()
+        with CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS) as server:
+            connection = connect(server.address)
+            check_batches(connection, 3)
+            send_batches(connection, 45)
+            connection.close()
+            server.kill()
+        real.start()
+        connection = connect(real.address)
+        check_batches(connection, 4)
         connection.close()
         real.stop()
-    with CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS) as server:
-        connection = connect(server.address)
-        kit.ok(kit.create_group(connection, GROUP))
-        assert [message.body for message in kit.read_queue(connection, GROUP, "Orders", 3)] == [
-            b"0", b"1", b"2",
-        ]  # fmt: skip
-        connection.close()

@@ -40,6 +40,7 @@ from cometmq.remoting.features import Deferred
 from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings, kept_log_file_bytes
 from cometmq.store.config_files import JsonFile
+from cometmq.store.queues.batch_topics import holds_batches
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
@@ -113,7 +114,10 @@ def open_core(
         store.expect_topics(
             lambda name: (
                 topics.was_lost or name in topics or topics.is_system(name) or role.is_slave
-            )
+            ),
+            lambda name: (
+                (config := topics.get(name)) is not None and holds_batches(config.attributes)
+            ),
         )
         store.copy_only(role.is_slave)
         offsets = _read_offsets(role, store, tables["consumerOffset"], clock)

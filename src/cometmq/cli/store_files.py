@@ -12,6 +12,7 @@ from cometmq.broker.app import SETTINGS
 from cometmq.cli.lines import line_of
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.protocol.wrapped_batch import WRAPPED, unwrapped
 from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, take_backup
 from cometmq.store.inspect import QueueSummary, StoreReader
@@ -54,7 +55,10 @@ def show(
             if place is None:
                 print(f"no record at physical offset {log_offset}")
             else:
-                print(line_of(decode_lazily(reader.record_bytes(place))[0]))
+                [message] = decode_lazily(reader.record_bytes(place))
+                is_batch = message.sys_flag & WRAPPED == WRAPPED
+                for each in unwrapped(message, {}) if is_batch else [message]:
+                    print(line_of(each))
 
 
 def verify(path: Path, config: Path | None) -> bool:

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""The body of a batch: consecutive messages, which are stored one by one.
+"""The body of a batch: consecutive messages, which are stored one by one or as one record.
 
     item := size:i32 magic:i32 crc:i32 flag:i32 body:bytes32 properties:bytes16
 
@@ -19,6 +19,8 @@ from cometmq.protocol import octets
 from cometmq.protocol.octets import Memory
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 
+MESSAGES_MAX = 2**15 - 1
+"""The limit of messages of a batch that is one record, whose number has 16 bits."""
 _HEAD = Struct(">iiiii")
 _I16 = Struct(">h")
 _HEAD_BYTES = 20
@@ -68,6 +70,19 @@ def decode_batch(data: bytes) -> list[BatchItem]:
         flag, body_at, body_end, properties_at, position = item_at(data, position, len(data))
         items.append(BatchItem(flag, data[body_at:body_end], data[properties_at:position]))
     return items
+
+
+def count_items(memory: Memory, position: int, stop: int) -> int:
+    """Return how many messages the body of a batch between two positions has.
+
+    Raises:
+        InvalidMessageError: the lengths in it do not fit each other.
+    """
+    count = 0
+    while position < stop:
+        position = item_at(memory, position, stop)[4]
+        count += 1
+    return count
 
 
 def item_at(memory: Memory, position: int, stop: int) -> tuple[int, int, int, int, int]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cometmq.model.errors import CometError
+from cometmq.protocol.batch import MESSAGES_MAX
 from cometmq.spark.columns import Ending, RecordColumns
 from cometmq.spark.errors import BadRecordError
+from cometmq.spark.record_rows import BATCH_BYTES_MAX
 from cometmq.spark.schema import Column, arrow_schema
+from cometmq.spark.wrapped_batches import unwrapped
 
 ROWS_MAX = 10_000
 BYTES_MAX = 16 << 20
+_I32 = Struct(">i")
 
 Buffers = tuple[Any, ...]
 
@@ -43,6 +49,9 @@ class RecordDecoder:
         max_rows: rows of a batch at most; at least 1.
         max_bytes: bytes of a batch's columns at most; a single row may have more.
 
+    A batch of RocketMQ that is one record becomes a row for each of its messages, in a record batch
+    of their own without these limits.
+
     Example: ``RecordDecoder(CORE, broker_name="broker-a").batches(answer, 0, len(answer))``
     """
 
@@ -69,6 +78,14 @@ class RecordDecoder:
             max_rows=max_rows,
             max_bytes=max_bytes,
         )
+        self._crc = crc
+        self._of_batch = RecordColumns(
+            [column.name for column in columns],
+            decompress=False,
+            max_rows=MESSAGES_MAX,
+            max_bytes=BATCH_BYTES_MAX,
+        )
+        """Takes all messages of a batch that is one record: its body is bounded."""
 
     def batch(
         self,
@@ -97,9 +114,41 @@ class RecordDecoder:
         rows, position, ending = records.take(
             data, position, stop, topics, first_offset, end_offset, log_base
         )
+        if ending is Ending.WRAPPED:
+            if rows == 0:
+                return self._unwrapped(data, position, topics, first_offset, end_offset)
+            ending = Ending.FULL
+        return Decoded(self._batch(records, rows), position, ending, records.problem)
+
+    def _unwrapped(
+        self,
+        data: Any,
+        position: int,
+        topics: frozenset[bytes] | None,
+        first_offset: int,
+        end_offset: int,
+    ) -> Decoded:
+        """Decode the messages of a batch that is one record; the batch has a row for each."""
+        (size,) = _I32.unpack_from(data, position)
+        records = self._of_batch
+        try:
+            each = unwrapped(bytes(data[position : position + size]), crc=self._crc)
+        except CometError as problem:
+            none = self._batch(self._records, 0)  # which has taken no row, either
+            return Decoded(none, position, Ending.BAD, str(problem))
+        rows, _, ending = records.take(each, 0, len(each), topics, first_offset, end_offset)
+        batch = self._batch(records, rows)
+        if "store_size" in batch.schema.names:
+            at = batch.schema.get_field_index("store_size")
+            batch = batch.set_column(at, self.schema.field(at), pa.array([size] * rows, pa.int32()))
+        if ending is Ending.BAD:
+            return Decoded(batch, position, ending, records.problem)
+        return Decoded(batch, position + size, Ending.FULL, None)
+
+    def _batch(self, records: RecordColumns, rows: int) -> pa.RecordBatch:
+        """Return the rows that were taken last."""
         arrays = [self._array(column, rows, records.buffers) for column in self._columns]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return Decoded(batch, position, ending, records.problem)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def batches(
         self, data: Any, position: int, stop: int, **taken: Any

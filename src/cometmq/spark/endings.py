@@ -36,6 +36,8 @@ class Ending(IntEnum):
     """A record begins here and goes on behind the end of the data."""
     BAD = 5
     """What stands here is no record, or a damaged one; ``problem`` says more."""
+    WRAPPED = 6
+    """A batch that is one record stands here."""
 
 
 def explain(data: Any, position: int) -> tuple[Ending, str | None]:

@@ -4,7 +4,7 @@ from cometmq.protocol cimport checksum, lazy_record, octets, properties
 from cometmq.protocol.record cimport body_at, store_time_at
 
 
-cdef int _COMPRESSED, _BORN_V6, _STORE_V6, _CRC_BITS, _V2
+cdef int _COMPRESSED, _BORN_V6, _STORE_V6, _WRAPPED, _CRC_BITS, _V2
 cdef int _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS
 cdef int _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT, _MAGIC_AT, _CRC_AT, _BORN_HOST_AT
 cdef int _COMPARED_MAX

@@ -52,6 +52,7 @@ BATCH_BYTES_MAX = 1 << 30
 _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS = range(8)
 _COMPRESSED, _BORN_V6 = int(SysFlag.COMPRESSED), int(SysFlag.BORN_HOST_V6)
 _STORE_V6 = int(SysFlag.STORE_HOST_V6)
+_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 _CRC_BITS, _V2 = CRC_MASK, MAGIC_V2
 _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
 _MAGIC_AT, _CRC_AT, _BORN_HOST_AT = MAGIC_AT, BODY_CRC_AT, BORN_HOST_AT
@@ -153,6 +154,9 @@ class RecordRows:
                     ending = Ending.BAD
                     self.problem = place_problem(position, log_offset, log_base)
                     break
+            if octets.i32_in(memory, position + _SYS_FLAG_AT) & _WRAPPED == _WRAPPED:
+                ending = Ending.WRAPPED
+                break
             if not chooses or _is_chosen(memory, position, first_offset, end_offset):
                 if rows == self._room:
                     self._make_room()

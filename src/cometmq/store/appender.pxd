@@ -13,7 +13,7 @@ from cometmq.store.log.segments cimport Segment
 
 
 cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
-cdef int _BORN_V6, _STORE_V6, _V6_BITS, _PREPARED
+cdef int _BORN_V6, _STORE_V6, _V6_BITS, _PREPARED, _AS_ONE
 cdef int _FIXED_BYTES, _PROPERTIES_MAX, _MARGIN_BYTES, _V1, _V2, _CRC_MASK
 
 
@@ -65,7 +65,6 @@ cdef class Appender:
     cpdef Appended append(self, NewRecord record)
     @cython.locals(whole=cython.longlong, record=NewRecord)
     cpdef list append_all(self, list records)
-    @cython.locals(appended=Appended)
     cpdef Appended _append(self, NewRecord record)
     cpdef AppendedBatch append_batch(self, NewRecord record)
     @cython.locals(source=cython.p_uchar, text=cython.p_uchar, kind=cython.int)
@@ -77,6 +76,9 @@ cdef class Appender:
         count=cython.Py_ssize_t)
     cdef AppendedBatch put_batch(self, NewRecord record)
 
+    cpdef Appended append_as_one(self, NewRecord record)
+    @cython.locals(source=cython.p_uchar)
+    cdef Py_ssize_t put_as_one(self, NewRecord record) except -1
     cdef _prepare(self, NewRecord record, const unsigned char* text)
     @cython.locals(queues=TopicQueues, queue=ConsumeQueue)
     cdef _find_queue(self, NewRecord record)
@@ -114,6 +116,8 @@ cdef class Appender:
     cdef ConsumeQueue _new_queue(self, TopicQueues queues, long long queue_id)
 
 
+@cython.locals(appended=Appended)
+cdef Appended _appended(NewRecord record)
 cdef long long _size_of(long long field_bytes, NewRecord record) noexcept
 
 @cython.locals(born_extra=cython.int, store_extra=cython.int)

@@ -14,11 +14,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from cometmq.model import property_names
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol import batch, checksum, octets
 from cometmq.protocol import properties as property_text
+from cometmq.protocol.batch import MESSAGES_MAX
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 from cometmq.protocol.record import (
     CRC_MASK,
@@ -58,6 +60,9 @@ _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _PREPARED = SysFlag.TRANSACTION_PREPARED
 """Set in the flags of half messages and of rollbacks, which have no unit in a queue."""
 _V6_BITS = HOST_V6_BITS
+_AS_ONE = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+"""Set in the flags of a batch that is one record, so that clients unwrap it."""
+_COUNT, _BASE = property_names.INNER_NUM.encode(), property_names.INNER_BASE.encode()
 # These names are C numbers once compiled.
 _FIXED_BYTES = FIXED_BYTES
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
@@ -202,12 +207,7 @@ class Appender:
 
     def _append(self, record: NewRecord) -> Appended:
         self.put(record)
-        appended = Appended.__new__(Appended)  # without __init__, which would box its numbers
-        appended.log_offset = record.log_offset
-        appended.size_bytes = record.size_bytes
-        appended.queue_offset = record.queue_offset
-        appended.store_time_ms = record.store_time_ms
-        return appended
+        return _appended(record)
 
     def append_batch(self, record: NewRecord) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
@@ -281,6 +281,36 @@ class Appender:
             record.queue_offset,
             record.store_time_ms,
         )
+
+    def append_as_one(self, record: NewRecord) -> Appended:
+        """Store a batch as one record; see `MessageStore.append_as_one`."""
+        self.finish_deferred()
+        self.put_as_one(record)
+        return _appended(record)
+
+    def put_as_one(self, record: NewRecord) -> int:
+        """Store a batch as one record; return the number of its messages."""
+        if record.sys_flag & 0xC:
+            raise InvalidMessageError("a batch cannot be part of a transaction")
+        source = octets.start_of(record.source)
+        count = batch.count_items(source, record.body_at, record.body_end)
+        if not 1 <= count <= MESSAGES_MAX:
+            raise InvalidMessageError(f"a batch of {count} messages, expected 1 to {MESSAGES_MAX}")
+        self._find_queue(record)
+        if not self._queue.holds_batches:
+            try:
+                self._queue = self._table.hold_batches(self._queues, self._queue)
+            except OSError as problem:
+                raise room_failure(problem) from problem
+        record.sys_flag |= _AS_ONE
+        record.more += b"%b\x01%d\x02%b\x01%d\x02" % (
+            _COUNT,
+            count,
+            _BASE,
+            self._queue.max_offset,
+        )
+        self.put(record)
+        return count
 
     def _prepare(self, record: NewRecord, text: Any) -> None:
         """Find the queue of a message, check it, and set its size.
@@ -664,6 +694,15 @@ class Appender:
         if not 0 <= queue_id < 2**31:
             raise InvalidMessageError(f"queue {queue_id}, expected 0 or more")
         return self._table.queue(queues, queue_id)
+
+
+def _appended(record: NewRecord) -> Appended:
+    appended = Appended.__new__(Appended)  # without __init__, which would box its numbers
+    appended.log_offset = record.log_offset
+    appended.size_bytes = record.size_bytes
+    appended.queue_offset = record.queue_offset
+    appended.store_time_ms = record.store_time_ms
+    return appended
 
 
 def _size_of(field_bytes: int, record: NewRecord) -> int:

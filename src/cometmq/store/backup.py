@@ -288,6 +288,7 @@ class _Taking:
         end = self._find_end(checkpoint)
         for source, target in (
             (paths.consume_queues, copy.consume_queues),
+            (paths.batch_queues, copy.batch_queues),
             (paths.consume_queues_ext, copy.consume_queues_ext),
             (paths.index, copy.index),
         ):
@@ -318,7 +319,7 @@ class _Taking:
         """Copy the tables, and files that the store does not know."""
         paths = self._paths
         parts = {self._settings.commit_log, paths.root / "commitlog"}
-        parts |= {paths.consume_queues, paths.consume_queues_ext, paths.index}
+        parts |= {paths.consume_queues, paths.batch_queues, paths.consume_queues_ext, paths.index}
         for entry in _entries(paths.root):
             source = Path(entry.path)
             if source in parts or entry.name in _NOT_COPIED or entry.name.endswith(".tmp"):

@@ -43,6 +43,11 @@ class StoreSettings:
     )
     """Size of a consume-queue file; rounded up to whole units of 20 bytes."""
 
+    batch_queue_file_bytes_max: int = setting(
+        300_000 * 46, key="mapperFileSizeBatchConsumeQueue", unit="bytes", low=46, high=2**31 - 1
+    )
+    """Size of a file of a queue that holds batches; rounded down to whole units of 46 bytes."""
+
     consume_queue_ext_enabled: bool = setting(False, key="enableConsumeQueueExt")
     """Whether each consume-queue unit gets an extension unit, with the bit map for SQL92 filters
     (see ``enableCalcFilterBitMap``).
@@ -242,3 +247,8 @@ class StoreSettings:
     def queue_file_bytes(self) -> int:
         """The size of each consume-queue file in whole units."""
         return -(-self.consume_queue_file_bytes // 20) * 20
+
+    @property
+    def batch_queue_file_bytes(self) -> int:
+        """The size of each file of a queue that holds batches, in whole units."""
+        return self.batch_queue_file_bytes_max // 46 * 46

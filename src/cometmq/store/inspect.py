@@ -26,8 +26,9 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import RecordFacts, read_facts
 from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.paths import StorePaths
+from cometmq.store.queues.batch_consume_queue import BatchConsumeQueue
 from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
-from cometmq.store.queues.dispatch import Dispatcher, QueueTable
+from cometmq.store.queues.dispatch import Dispatcher, QueueTable, count_of
 from cometmq.system.files import Files
 
 _CRC_MARKER = b"\x02__CRC32#\x01"
@@ -196,8 +197,8 @@ class StoreReader:
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return []
-        first = max(start, queue.min_offset)
-        units = [queue.unit(at) for at in range(first, min(first + count, queue.max_offset))]
+        first = queue.number_of(max(start, queue.min_offset))
+        units = [queue.unit(at) for at in range(first, min(first + count, queue.end_unit))]
         return [(location, size, queue.tags_code_of(code)) for location, size, code in units]
 
     def verify(self) -> Iterator[Finding]:
@@ -223,9 +224,7 @@ class StoreReader:
 
     def _verify_record(self, location: RecordLocation) -> Iterator[Finding]:
         kind = transaction_type(location.sys_flag)
-        if location.sys_flag & SysFlag.INNER_BATCH:
-            pass  # of RocketMQ 5's batch queues, whose units have another layout
-        elif kind in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT):
+        if kind in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT):
             yield from self._verify_unit_of(location)
         if kind != SysFlag.TRANSACTION_ROLLBACK and self._index.items:
             yield from self._verify_keys_of(location)
@@ -239,12 +238,21 @@ class StoreReader:
             text = f"met a record at {where} offset {location.queue_offset}, expected a unit for it"
             yield Finding(location.path, location.position, text)
             return
-        met = queue.unit(location.queue_offset)
+        number = queue.number_of(location.queue_offset)
+        met = queue.unit(number)
         topic = self._table.topic(location.topic)
         code = self._dispatcher.tags_code(topic, location.store_time_ms, location.properties)
         expected = (location.log_offset, location.size_bytes, code)
         if (met[0], met[1], queue.tags_code_of(met[2])) != expected:
-            yield _unit_finding(queue, location.queue_offset, f"met {met}, expected {expected}")
+            yield _unit_finding(queue, number, f"met {met}, expected {expected}")
+        elif isinstance(queue, BatchConsumeQueue):
+            is_batch = location.sys_flag & SysFlag.INNER_BATCH
+            count = count_of(location.properties) if is_batch else 1
+            span = queue.span_of(number)
+            if span != (location.store_time_ms, location.queue_offset, count):
+                text = f"met store time, offset and messages {span}, expected"
+                right = (location.store_time_ms, location.queue_offset, count)
+                yield _unit_finding(queue, number, f"{text} {right}")
 
     def _verify_keys_of(self, location: RecordLocation) -> Iterator[Finding]:
         for key, hashed in _hashed_keys(location.topic, location.properties):
@@ -261,20 +269,20 @@ class StoreReader:
             yield Finding(location.path, location.position, text)
 
     def _verify_queue(self, queue: ConsumeQueue) -> Iterator[Finding]:
-        for offset in range(queue.min_offset, queue.max_offset):
-            log_offset, size, _ = queue.unit(offset)
+        for number in range(queue.first_unit, queue.end_unit):
+            log_offset, size, _ = queue.unit(number)
             if size == FILLER_SIZE:
                 continue
             facts = self._facts_at(log_offset)
             if facts is None or facts.total != size:
                 met = f"met a unit for {size} bytes at log offset {log_offset}"
-                yield _unit_finding(queue, offset, f"{met}, expected a record there")
+                yield _unit_finding(queue, number, f"{met}, expected a record there")
                 continue
             topic = facts.topic.decode(errors="replace")
             led_to = (topic, facts.queue_id, facts.queue_offset)
-            if led_to != (queue.topic, queue.queue_id, offset):
+            if led_to != (queue.topic, queue.queue_id, queue.offset_of(number)):
                 met = f"met a unit for offset {led_to[2]} of queue {led_to[1]} of topic {topic}"
-                yield _unit_finding(queue, offset, f"{met}, expected its own")
+                yield _unit_finding(queue, number, f"{met}, expected its own")
 
     def _verify_entries(self, item: IndexFile) -> Iterator[Finding]:
         known, hashes = -1, frozenset[int]()
@@ -332,7 +340,8 @@ def _hashed_keys(topic: str, properties: bytes) -> Iterator[tuple[bytes, int]]:
         yield key, index_hash(extend_hash(seed, key))
 
 
-def _unit_finding(queue: ConsumeQueue, offset: int, text: str) -> Finding:
-    segment = queue.segments.find(offset * 20)
+def _unit_finding(queue: ConsumeQueue, number: int, text: str) -> Finding:
+    at = number * queue.unit_bytes
+    segment = queue.segments.find(at)
     assert segment is not None
-    return Finding(segment.file.path, offset * 20 - segment.base_offset, text)
+    return Finding(segment.file.path, at - segment.base_offset, text)

@@ -36,7 +36,7 @@ from cometmq.store.log.record_lookup import cold_record, facts_from, place_at, r
 from cometmq.store.log.record_scan import RecordFacts
 from cometmq.store.log.segment_allocator import SegmentAllocator
 from cometmq.store.paths import StorePaths
-from cometmq.store.queues.batch_queues import refuse_batch_queues
+from cometmq.store.queues.batch_topics import UnitMove, batch_topics_in
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.consume_queue_ext import ExtUnit
 from cometmq.store.queues.dispatch import BitmapOf, Dispatcher, QueueTable
@@ -48,6 +48,7 @@ from cometmq.store.queues.queue_reader import (
     Matcher,
     QueueReader,
     ReadLimits,
+    cold_search,
 )
 from cometmq.store.queues.redispatch import dispatch_again
 from cometmq.store.queues.repair import Repair
@@ -138,7 +139,8 @@ class MessageStore:
         )
         self._log = CommitLog(segments, self._allocator, shows_unsynced=not settings.sync_flush)
         self._index: Index | None = loader.index() if settings.index_enabled else None
-        self._table = QueueTable(loader.queue)
+        units = UnitMove(self._files, self.paths, self._log)
+        self._table = QueueTable(loader.queue, units.move)
         self._dispatcher = Dispatcher(self._index, settings.delay_levels)
         self._appender = Appender(
             self._log,
@@ -208,7 +210,7 @@ class MessageStore:
         Raises:
             StoreLockedError: another process has the store open.
             StoreCorruptError: a file is damaged; nothing was changed.
-            StoreError: the disk refused, or a topic has queues of batches.
+            StoreError: the disk refused.
         """
         try:
             self._files.make_dirs(self.paths.root)
@@ -230,7 +232,7 @@ class MessageStore:
         self._appender.refusal = None
 
     def _recover(self) -> None:
-        refuse_batch_queues(self._files, self.paths)
+        self._loader.holds_batches = batch_topics_in(self._files, self.paths).__contains__
         for entry in self._files.entries(self.paths.deleted):
             self._remover.remove_tree(self.paths.deleted / entry.name)
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
@@ -278,6 +280,7 @@ class MessageStore:
             is_copy=self._is_copy,
         )
         self._appender.resume_at(recovery.run())
+        self._hold_batches()
         self._loader.drop_unused_ext(self._table)
         self._files.remove(self.paths.queue_ends)
         buffers.begin()
@@ -305,6 +308,8 @@ class MessageStore:
         if topics is None:
             return False
         self._loader.load_from_ends(self._table, topics)
+        for queue in self._loader.load_batch_queues(self._table, is_zero_behind=True):
+            queue.correct_min(self._log.min_offset())
         self._cleaner.cleaned_before = self._log.min_offset()
         return True
 
@@ -324,15 +329,39 @@ class MessageStore:
                 "cannot write the ends of the queues path=%s: %s", self.paths.queue_ends, problem
             )
 
-    def expect_topics(self, exists: Callable[[str], bool]) -> None:
+    def expect_topics(
+        self,
+        exists: Callable[[str], bool],
+        holds_batches: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Delete the queues of topics that were deleted just before a crash.
 
         A start, or the redispatch after a full disk, creates them again from the log.
 
         Args:
             exists: returns whether a topic exists; called until the store is closed.
+            holds_batches: returns whether the queues of a topic hold batches; also called for each
+                new queue.
         """
+        self._loader.holds_batches = holds_batches
         self._topic_deletion.expect(exists)
+        # RocketMQ does not open a store with such queues of a topic that was deleted.
+        self._topic_deletion.check_new(filter(self.holds_batches, list(self._table.topics)))
+
+    def _hold_batches(self) -> None:
+        """Replace the queues of single messages of topics that hold batches.
+
+        RocketMQ does not open a store with such a queue. A slave has one if messages of a new topic
+        came before the attributes of the topic.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        for topic in list(self._table.topics.values()):
+            if self._loader.holds_batches(topic.name):
+                for queue in list(topic.queues.values()):
+                    if not queue.holds_batches:
+                        self._table.hold_batches(topic, queue)
 
     def allocate_first_segment(self) -> None:
         """Request the first commit-log file, if there is none."""
@@ -366,6 +395,7 @@ class MessageStore:
         try:
             self._allocator.stop()
             if self._durability.failure is None:
+                self._end_with_batches()
                 self._durability.finish()
                 self._write_queue_ends()
                 try:
@@ -379,6 +409,13 @@ class MessageStore:
                 self._abort.mark_unsynced()
         finally:
             self._close_files(keeps_buffers=not is_complete)
+
+    def _end_with_batches(self) -> None:
+        """Leave no queue of single messages that RocketMQ would refuse."""
+        try:
+            self._hold_batches()
+        except OSError as problem:
+            logger.warning("cannot replace queues by queues that hold batches: %s", problem)
 
     def abandon(self) -> None:
         """Close all files without a flush, as a crash does; for tests."""
@@ -466,6 +503,16 @@ class MessageStore:
         """Append the messages of a batch one after the other, all or none; see `append`."""
         try:
             return self._appender.append_batch(record)
+        except StructError as problem:
+            raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
+
+    def append_as_one(self, record: NewRecord) -> Appended:
+        """Append a batch as one record to a queue that holds batches; see `append`.
+
+        The flags and the properties of the record then say that it is a batch.
+        """
+        try:
+            return self._appender.append_as_one(record)
         except StructError as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
@@ -583,7 +630,8 @@ class MessageStore:
         queue = self._table.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return False
-        return self._sound_unit(queue, queue_offset)[:2] == (log_offset, size_bytes)
+        number = queue.number_of(queue_offset)
+        return self._sound_unit(queue, number)[:2] == (log_offset, size_bytes)
 
     def facts_from(self, log_offset: int) -> Iterator[RecordFacts]:
         """Yield the fields of each record from a log offset on, where a record begins.
@@ -620,9 +668,10 @@ class MessageStore:
             return
         at = start
         while (at := max(at, queue.min_offset)) < queue.max_offset and (stop is None or at < stop):
-            log_offset, size, _ = self._sound_unit(queue, at)
+            number = queue.number_of(at)
+            log_offset, size, _ = self._sound_unit(queue, number)
             yield log_offset, size
-            at += 1
+            at = queue.offset_behind(number)
 
     def written_behind(self, topic: str, log_offset: int) -> Iterator[tuple[int, int]]:
         """Yield log offset and size of the messages of a topic that end behind a log offset."""
@@ -663,8 +712,8 @@ class MessageStore:
         """
         end = self._log.written_to
         for queue in self._table.all():
-            if queue.max_physical == end and queue.max_offset > queue.min_offset:
-                log_offset, size, _ = queue.unit(queue.max_offset - 1)
+            if queue.max_physical == end and queue.end_unit > queue.first_unit:
+                log_offset, size, _ = queue.unit(queue.end_unit - 1)
                 return bytes(self._log.slice(log_offset, log_offset + size))
         return None
 
@@ -730,7 +779,11 @@ class MessageStore:
         It may be called in any thread, and raises an `OSError` if the disk is broken.
         """
         queue = self._table.find(topic, queue_id)
-        return None if queue is None else cold_store_time(self._log, queue, offset)
+        if queue is None:
+            return None
+        if searched := cold_search(queue, offset):
+            return partial(bring_in, searched)
+        return cold_store_time(self._log, queue, offset)
 
     def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Return the newest messages with a key or a unique id.
@@ -756,19 +809,28 @@ class MessageStore:
     ) -> list[tuple[int, int, int]]:
         """Return up to ``count`` units from a queue offset on: log offset, size, tags code."""
         queue = self._table.find(topic, queue_id)
-        if queue is None or index < queue.min_offset:
+        end = 0 if queue is None else queue.end_at(self._log.readable_to())
+        if queue is None or not queue.min_offset <= index < end:
             return []
-        end = min(index + count, queue.end_at(self._log.readable_to()))
-        units = [self._sound_unit(queue, at) for at in range(index, end)]
+        first = queue.number_of(index)
+        stop = min(first + count, queue.number_of(end - 1) + 1)
+        units = [self._sound_unit(queue, number) for number in range(first, stop)]
         return [(log_offset, size, queue.tags_code_of(code)) for log_offset, size, code in units]
 
-    def _sound_unit(self, queue: ConsumeQueue, offset: int) -> tuple[int, int, int]:
+    def _sound_unit(self, queue: ConsumeQueue, number: int) -> tuple[int, int, int]:
         """Return a unit, repaired if its record would be outside the log."""
-        unit = queue.unit(offset)
+        unit = queue.unit(number)
         if unit[0] < self._log.min_offset() or not 0 < unit[1] <= self._log.written_to - unit[0]:
-            self._repair.repair(queue, offset)
-            unit = queue.unit(offset)
+            self._repair.repair(queue, number)
+            unit = queue.unit(number)
         return unit
+
+    def offset_behind(self, topic: str, queue_id: int, index: int, count: int) -> int:
+        """Return the queue offset behind the units that `consume_queue_units` has returned."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None or count == 0:
+            return index
+        return queue.offset_behind(queue.number_of(index) + count - 1)
 
     def ext_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ExtUnit | None]:
         """Return the extension unit of each of ``count`` existing units; None if it has none."""
@@ -985,6 +1047,11 @@ class MessageStore:
     def topics(self) -> list[str]:
         """Return the topics that have queues."""
         return list(self._table.topics)
+
+    def holds_batches(self, topic: str) -> bool:
+        """Return whether a queue of a topic holds batches."""
+        found = self._table.topics.get(topic)
+        return found is not None and any(each.holds_batches for each in found.queues.values())
 
     def has_queues(self, topic: str) -> bool:
         """Return whether a topic has queues."""

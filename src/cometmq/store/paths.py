@@ -5,7 +5,7 @@
     checkpoint   abort   lock   unitbuffers   queueends   config/<name>
     deleted/<any name>: directories that are being deleted
     aside/<time>-<from>-<to>/commitlog/<20 digits>: confirmed records that a master lacked
-    batchconsumequeue/<topic>/<queue>/<20 digits>: queues of RocketMQ 5 that are refused
+    batchconsumequeue/<topic>/<queue>/<20 digits>: queues that hold batches, of RocketMQ 5
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
 Source: StorePathConfigHelper and UtilAll.offset2FileName, RocketMQ 5.3.
@@ -51,6 +51,14 @@ class StorePaths:
     def queue(self, topic: str, queue_id: int) -> Path:
         """Return the directory of a queue."""
         return self.topic(topic) / str(queue_id)
+
+    def topic_batches(self, topic: str) -> Path:
+        """Return the directory of a topic's queues if these hold batches."""
+        return self.batch_queues / directory_name(topic)
+
+    def batch_queue(self, topic: str, queue_id: int) -> Path:
+        """Return the directory of a queue that holds batches."""
+        return self.topic_batches(topic) / str(queue_id)
 
     def topic_ext(self, topic: str) -> Path:
         """Return the directory of the extension units of a topic's queues."""

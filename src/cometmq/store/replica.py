@@ -36,6 +36,7 @@ _PREFIX_BYTES = 8
 # C numbers once compiled.
 _V1, _V2, _BLANK, _BYTES_MIN = MAGIC_V1, MAGIC_V2, MAGIC_BLANK, RECORD_BYTES_MIN
 _MAGIC_AT = MAGIC_AT
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
 
 
 class ReplicaError(StoreError):
@@ -179,22 +180,18 @@ class Replica:
                 f"the master sent a damaged record for log offset {segment.base_offset + position}:"
                 f" {facts.problem}"
             )
-        if facts.sys_flag & SysFlag.INNER_BATCH:
-            raise ReplicaError(
-                f"the master sent a batch of topic {facts.topic.decode(errors='replace')} as one"
-                f" record for log offset {segment.base_offset + position}: its queues hold batches"
-                " (queue.type=BatchCQ), so only a slave of RocketMQ 5 can copy this log"
-            )
         store_ms = facts.store_ms
         topic = self._topics.get(facts.topic)
         try:
             if topic is None or topic.name not in self._table.topics:
                 topic = self._topic(facts.topic)
             queue = topic.queues.get(facts.queue_id)
-            if queue is None:
+            if queue is None or (facts.sys_flag & _INNER_BATCH and not queue.holds_batches):
                 if facts.queue_id < 0:
                     raise ReplicaError(f"queue {facts.queue_id}, expected 0 or more")
-                queue = self._table.queue(topic, facts.queue_id)
+                queue = self._table.queue_for(topic, facts.queue_id, facts.sys_flag)
+        except OSError as problem:
+            raise room_failure(problem) from problem
         except (CometError, UnicodeDecodeError) as problem:  # as after a start
             logger.error(
                 "record not dispatched physical_offset=%d error=%s", facts.log_offset, problem

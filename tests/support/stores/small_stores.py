@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
+from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host
 from cometmq.store import Appended, AppendedBatch, GetStatus, MessageStore, NewRecord, StoreSettings
@@ -43,6 +45,7 @@ def small_settings(root: Path, **changes: Any) -> StoreSettings:
         "commit_log_file_bytes": LOG_FILE_BYTES,
         "consume_queue_file_bytes": 20 * 50,
         "consume_queue_ext_file_bytes": 256,
+        "batch_queue_file_bytes_max": 46 * 20,
         "index_slots": 16,
         "index_entries": 64,
         "segment_wait_ms": 60_000,
@@ -140,3 +143,22 @@ def files_of(root: Path) -> dict[str, bytes]:
 def log_offsets(stored: AppendedBatch) -> list[int]:
     """Return where each record of a batch begins."""
     return list(struct.unpack(f">{stored.count}q", stored.packed_offsets))
+
+
+def put_as_one(
+    store: MessageStore, *bodies: bytes, topic: str = TOPIC, queue_id: int = 0, **more: Any
+) -> Appended:
+    """Append a batch as one record."""
+    items = (BatchItem(0, body, b"") for body in bodies)
+    more = {"properties": {"UNIQ_KEY": "B"}} | more
+    return store.append_as_one(new_record(encode_batch(items), topic, queue_id, **more))
+
+
+def unwrapped(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> dict[int, bytes]:
+    """The bodies of the messages of a queue by their offsets; batches are unwrapped."""
+    found: dict[int, bytes] = {}
+    for message in all_messages(store, topic, queue_id):
+        is_batch = message.sys_flag & SysFlag.INNER_BATCH
+        items = [each.body for each in decode_batch(message.body)] if is_batch else [message.body]
+        found |= {message.queue_offset + at: body for at, body in enumerate(items)}
+    return found

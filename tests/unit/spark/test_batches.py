@@ -7,13 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.protocol.record import MAGIC_BLANK, RecordError, encode_record, record_size
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import (
+    CRC_MASK,
+    MAGIC_BLANK,
+    RecordError,
+    encode_record,
+    record_size,
+)
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.columns import Ending
 from cometmq.spark.errors import BadRecordError
@@ -276,3 +285,73 @@ def test_a_batch_that_ends_for_a_problem_says_which() -> None:
         Ending.BAD,
         f"magic ffffffff at {len(data) - 200}, expected a record",
     )
+
+
+# --- batches that are one record ------------------------------------------------------------------
+
+
+def wrapped_log() -> tuple[bytes, int, int]:
+    """A record, a batch of three messages as one record, and a record; where the batch is."""
+    hosts = {"born_host": b"\x7f\0\0\1\0\0\0\1", "store_host": b"\x7f\0\0\1\0\0\0\2"}
+    times = {"born_time_ms": 1, "store_time_ms": 2}
+    items = [
+        BatchItem(7 + number, b"inner-%d" % number, encode_properties({"TAGS": f"t{number}"}))
+        for number in range(3)
+    ]
+    first = encode_record(
+        b"T", b"first", b"", queue_id=0, queue_offset=4, log_offset=0, **times, **hosts
+    )
+    batch = encode_record(
+        *(b"T", encode_batch(items), encode_properties({"UNIQ_KEY": "B", "INNER_NUM": "3"})),
+        **{"queue_id": 0, "queue_offset": 5, "log_offset": len(first), "sys_flag": 0xC0},
+        **times,
+        **hosts,
+    )
+    at = len(first) + len(batch)
+    last = encode_record(
+        b"T", b"last", b"", queue_id=0, queue_offset=8, log_offset=at, **times, **hosts
+    )
+    return first + batch + last, len(first), len(batch)
+
+
+def test_a_batch_that_is_one_record_has_a_row_for_each_message() -> None:
+    data, at, size = wrapped_log()
+    decoder = RecordDecoder(EVERYTHING, broker_name="broker-a", crc=True, max_rows=2)
+    rows = rows_of(decoder.batches(data, 0, len(data), log_base=0))
+    names = ("queue_offset", "body", "tags", "flag", "sys_flag", "phy_offset", "store_size")
+    last = len(data) - at - size
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (4, b"first", None, 0, 0, 0, at),
+        (5, b"inner-0", "t0", 7, 0, at, size),
+        (6, b"inner-1", "t1", 8, 0, at, size),
+        (7, b"inner-2", "t2", 9, 0, at, size),
+        (8, b"last", None, 0, 0, at + size, last),
+    ]
+    assert all(row["record_valid"] for row in rows)
+    assert [row["body_crc"] for row in rows[1:4]] == [
+        crc32(row["body"]) & CRC_MASK for row in rows[1:4]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "expected"), [(6, 8, [6, 7]), (0, 6, [4, 5]), (-1, -1, [4, 5, 6, 7, 8])]
+)
+def test_the_range_of_queue_offsets_may_end_inside_a_batch(
+    first: int, end: int, expected: list[int]
+) -> None:
+    data, _, _ = wrapped_log()
+    decoder = RecordDecoder(chosen(CORE, ["queue_offset"]), broker_name=None)
+    found = rows_of(decoder.batches(data, 0, len(data), first_offset=first, end_offset=end))
+    assert [row["queue_offset"] for row in found] == expected
+    other = decoder.batches(data, 0, len(data), topics=frozenset({b"other"}))
+    assert rows_of(other) == []
+
+
+@pytest.mark.parametrize("changed", [4, 60])
+def test_a_batch_whose_body_is_damaged_is_a_bad_record(changed: int) -> None:
+    data, at, _ = wrapped_log()
+    damaged = bytearray(data)
+    damaged[at + 88 + changed] ^= 0x7F  # in the body: a number that is not read, a size of an item
+    decoder = RecordDecoder(chosen(CORE, ["body"]), broker_name=None, crc=True)
+    with pytest.raises(BadRecordError, match=f"at byte {at}: a body with checksum"):
+        list(decoder.batches(damaged, 0, len(damaged)))

@@ -174,12 +174,3 @@ def test_a_store_that_is_written_to_is_whole(tmp_path: Path) -> None:
     made.flush()
     assert findings_of(tmp_path) == []
     made.close()
-
-
-def test_records_of_batch_queues_need_no_unit(tmp_path: Path) -> None:
-    """Only RocketMQ 5 writes such records; their units have another layout."""
-    made = opened(tmp_path)
-    put(made, topic="batches", sys_flag=0x80)
-    made.close()
-    shutil.rmtree(tmp_path / "consumequeue" / "batches")
-    assert findings_of(tmp_path) == []

@@ -60,6 +60,7 @@ from cometmq.remoting import Supervisor
 from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
+from cometmq.store.queues.batch_topics import BATCH_QUEUE, QUEUE_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +316,10 @@ class TopicGap:
         """
         is_internal = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         least = 1 if is_internal else self._settings().default_topic_queue_nums
-        return internal_topic(name, max(count, least))
+        topic = internal_topic(name, max(count, least))
+        if self._store.holds_batches(name):
+            topic = msgspec.structs.replace(topic, attributes={QUEUE_TYPE: BATCH_QUEUE})
+        return topic
 
     async def _save(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._write)

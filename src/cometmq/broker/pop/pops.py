@@ -47,6 +47,7 @@ from cometmq.remoting.slices import Slices
 from cometmq.remoting.wire import Slice
 from cometmq.store import GetStatus, Matcher
 from cometmq.store.message_store import bring_in
+from cometmq.store.queues.batch_topics import holds_batches
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
 
 if TYPE_CHECKING:
@@ -330,6 +331,11 @@ class PopHandler:
         if not config.readable:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden"
+            )
+        if holds_batches(config.attributes):
+            raise invalid(
+                f"the queues of topic {topic} hold batches (queue.type=BatchCQ), whose messages a"
+                " pop cannot deliver one by one; expected a push or pull consumer"
             )
         if not -1 <= queue_id < config.read_queue_nums:
             raise invalid(

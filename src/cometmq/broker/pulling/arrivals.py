@@ -71,7 +71,9 @@ class Arrivals:
     ) -> None:
         # The message is stored, even if this fails.
         try:
-            if self._store.shows_at_once:
+            if tags_code == 0 and self._store.holds_batches(topic):
+                self._wait((topic, queue_id))  # a batch without tags may have messages with tags
+            elif self._store.shows_at_once:
                 self._held.arrived(
                     topic, queue_id, queue_offset, tags_code, store_time_ms, properties
                 )

@@ -95,9 +95,9 @@ class QueryHandler:
         is_known, matcher = self._describe_group(body, header.consumer_group, topic)
         count = max(0, min(header.count, UNITS_MAX))
         slices = Slices()
+        index = header.index
         while count > 0:
             step = min(count, UNITS_PER_STEP)
-            index = header.index + len(body.queue_data)
             cold = self._store.reader.cold_units(topic, queue_id, index, step, None)
             await self._cold_reads.run(partial(bring_in, cold))
             units = self._store.consume_queue_units(topic, queue_id, index, step)
@@ -106,6 +106,7 @@ class QueryHandler:
                 _entry(*unit, ext, is_known, matcher)
                 for unit, ext in zip(units, ext_units, strict=True)
             ]
+            index = self._store.offset_behind(topic, queue_id, index, len(units))
             count -= step
             if len(units) < step:
                 break

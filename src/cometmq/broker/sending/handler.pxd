@@ -39,9 +39,11 @@ cdef class SendHandler:
     cdef SuccessFormat _one_json
     cdef SuccessFormat _many_json
     cdef SuccessFormat _named_json
+    cdef SuccessFormat _wrapped_json
     cdef SuccessFormat _one_binary
     cdef SuccessFormat _many_binary
     cdef SuccessFormat _named_binary
+    cdef SuccessFormat _wrapped_binary
 
     cpdef apply_rules(self)
 

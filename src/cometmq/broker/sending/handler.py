@@ -124,9 +124,12 @@ class SendHandler:
         self._one_json = SuccessFormat(one)
         self._many_json = SuccessFormat(many)
         self._named_json = SuccessFormat(many | named)
+        wrapped = {**one, "batchUniqId": TEXT}
+        self._wrapped_json = SuccessFormat(wrapped)
         self._one_binary = SuccessFormat(one, serialization=BINARY_HEADER)
         self._many_binary = SuccessFormat(many, serialization=BINARY_HEADER)
         self._named_binary = SuccessFormat(many | named, serialization=BINARY_HEADER)
+        self._wrapped_binary = SuccessFormat(wrapped, serialization=BINARY_HEADER)
 
     def handle(self, request: Request) -> Response | None:
         """Handle one send.
@@ -196,7 +199,7 @@ class SendHandler:
         if not is_binary and not octets.is_plain_text(unique_id, id_at, id_bytes):
             escaped = _escaped(octets.bytes_in(unique_id, id_at, id_bytes))
             unique_id, id_at, id_bytes = octets.start_of(escaped), 0, len(escaped)
-        if send.is_batch:
+        if send.is_batch and not send.is_one_record:
             if id_bytes:
                 success = self._named_binary if is_binary else self._named_json
             else:
@@ -211,9 +214,14 @@ class SendHandler:
                 success.numbers[1] = stored_offset(send.item, batch.queue_offset)
             success.numbers[2] = opaque
         else:
-            success = self._one_binary if is_binary else self._one_json
-            self.appender.put(send)
-            self.stats.put(send.topic, send.queue_id, 1, send.size_bytes)
+            count = 1
+            if send.is_one_record:
+                success = self._wrapped_binary if is_binary else self._wrapped_json
+                count = self.appender.put_as_one(send)
+            else:
+                success = self._one_binary if is_binary else self._one_json
+                self.appender.put(send)
+            self.stats.put(send.topic, send.queue_id, count, send.size_bytes)
             self.log_end = send.log_offset + send.size_bytes
             success.numbers[0] = send.log_offset
             success.numbers[1] = send.requested_queue_id
@@ -221,11 +229,13 @@ class SendHandler:
             if send.item is not None:
                 success.numbers[2] = stored_offset(send.item, send.queue_offset)
             success.numbers[3] = opaque
-        room = at + success.size_max + len(ids) + id_bytes
+        room = at + success.size_max + len(ids) + id_bytes * (2 if send.is_one_record else 1)
         if room > len(self._responses):
             self._responses.extend(bytes(room))
         named = octets.window(unique_id, id_at, id_bytes)
         text = octets.start_of(ids)
+        if send.is_one_record:  # its id is the one of the batch, too
+            return success.put(self._responses, at, 0, named, id_bytes, named, id_bytes)
         if send.is_batch:
             return success.put(self._responses, at, 0, text, len(ids), named, id_bytes)
         return success.put(self._responses, at, 0, named, id_bytes, text, 0)

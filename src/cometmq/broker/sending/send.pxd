@@ -11,6 +11,7 @@ cdef class Send(NewRecord):
     cdef public long long requested_queue_id
     cdef public object item
     cdef public bint is_batch
+    cdef public bint is_one_record
     cdef public bint may_be_empty
     cdef public object id_source
     cdef public Py_ssize_t id_at

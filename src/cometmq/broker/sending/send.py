@@ -33,6 +33,8 @@ class Send(NewRecord):
         self.item: Any = None
         """The item of the logical queue that it is sent to; None for a physical queue."""
         self.is_batch = False
+        self.is_one_record = False
+        """Whether it is a batch that is stored as one record."""
         self.may_be_empty = False
         """Whether it may have no body, as a reply may."""
         self.id_source: bytes | bytearray = b""

@@ -27,7 +27,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
-from cometmq.model.flags import TopicSysFlag
+from cometmq.model.flags import SysFlag, TopicSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import (
     DLQ_PREFIX,
@@ -149,7 +149,14 @@ class SendBackHandler:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {log_offset}"
             )
-        return split_record(data)
+        record = split_record(data)
+        if record.sys_flag & SysFlag.INNER_BATCH:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the record at log offset {log_offset} is a batch, expected a single message: send"
+                " a copy of the message to the retry topic",
+            )
+        return record
 
     def _plan(
         self,

@@ -43,7 +43,7 @@ cdef class SendValidation:
     cdef _check_session(self, object header)
     cpdef check_and_route(self, Send send)
     cdef _route_message(self, Send send, object header)
-    cdef _route_batch(self, Send send, object header)
+    cdef _route_batch(self, Send send, object header, object config)
     cdef _rewrite(self, Send send, object properties)
     @cython.locals(
         body_bytes=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, text=cython.p_uchar)

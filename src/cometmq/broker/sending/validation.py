@@ -62,6 +62,7 @@ from cometmq.protocol.properties import (
 )
 from cometmq.remoting import Peer
 from cometmq.store import StoreSettings
+from cometmq.store.queues.batch_topics import holds_batches
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -91,6 +92,7 @@ _REWRITTEN = (
     property_names.MSG_REGION,
     property_names.TRACE_ON,
     property_names.POP_CK,
+    property_names.INNER_NUM,
 )
 """The properties that the broker refuses, drops or sets itself."""
 _needs_rewrite = re.compile(b"\x02(?:%b)\x01" % "|".join(_REWRITTEN).encode())
@@ -282,7 +284,8 @@ class SendValidation:
         if header.sys_flag & SysFlag.INNER_BATCH:
             raise _illegal(
                 f"sysFlag {header.sys_flag:#x} says that the body is a batch in one record, which"
-                " only topics with queue.type=BatchCQ take; expected a single message"
+                " only the broker makes, of a batch with a unique id for a topic with"
+                " queue.type=BatchCQ; expected a message or a batch without that flag"
             )
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
@@ -290,7 +293,7 @@ class SendValidation:
         send.topic = header.topic
         send.sys_flag |= _flag_of(config)
         if send.is_batch:
-            self._route_batch(send, header)
+            self._route_batch(send, header, config)
         else:
             self._route_message(send, header)
         self._check_size(send)
@@ -309,8 +312,8 @@ class SendValidation:
             send.more = _UNIQUE_KEY + unique_id + _END + self._suffix
         send.name(unique_id)
 
-    def _route_batch(self, send: Send, header: SendHeader) -> None:
-        """Set the properties that each message of a batch gets."""
+    def _route_batch(self, send: Send, header: SendHeader, config: TopicConfig) -> None:
+        """Set the properties that each message of a batch gets, or their one record."""
         if len(header.topic) > TOPIC_CHARS_MAX:
             raise _illegal(f"message topic length too long {len(header.topic)}")
         if header.topic.startswith(RETRY_PREFIX):
@@ -321,7 +324,10 @@ class SendValidation:
         self._refuse_timer(properties)
         if self._levels.level_of(properties.get(property_names.DELAY)):
             raise _illegal("a batch cannot be delayed")
-        send.name(properties.get(property_names.UNIQ_KEY, "").encode())
+        _refuse_count(properties)
+        unique_id = properties.get(property_names.UNIQ_KEY, "")
+        send.name(unique_id.encode())
+        send.is_one_record = bool(unique_id) and holds_batches(config.attributes)
         self._rewrite(send, properties | self._broker_properties)
 
     def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
@@ -426,6 +432,7 @@ class SendValidation:
             self._route_retry(send, header, properties)
         is_prepared = self._is_half(header, properties)
         self._refuse_timer(properties)
+        _refuse_count(properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
@@ -489,6 +496,15 @@ class SendValidation:
                 "accurate timer message is not enabled, timerWheelEnable is false:"
                 " timer messages are not served in this release, give a delay level",
             )
+
+
+def _refuse_count(properties: Mapping[str, str]) -> None:
+    """Refuse the property that says how many messages a record has: only the store sets it."""
+    if property_names.INNER_NUM in properties:
+        raise _illegal(
+            f"a message with the property {property_names.INNER_NUM}, which the broker sets;"
+            " expected no such property"
+        )
 
 
 def _check_room_of_copy(size: int) -> None:

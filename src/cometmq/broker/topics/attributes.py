@@ -2,8 +2,8 @@
 
     changes := change ("," change)*      change := "+" key "=" value | "-" key
 
-A new topic can only get attributes, not lose any. Kinds of queue and clean-up that the store does
-not have are refused, as is a change of what holds for good once a topic exists.
+A new topic can only get attributes, not lose any. Kinds of clean-up that the store does not have
+are refused, as is a change of what holds for good once a topic exists.
 
 Source: AttributeParser, AttributeUtil and TopicAttributes, RocketMQ 5.3.
 """
@@ -23,7 +23,7 @@ SEPARATORS_MAX: Final = 1_000
 """Commas, of which some may have nothing between them."""
 
 _ALLOWED: Final = {
-    "queue.type": re.compile("SimpleCQ"),
+    "queue.type": re.compile("SimpleCQ|BatchCQ"),
     "cleanup.policy": re.compile("DELETE"),
     MESSAGE_TYPE: re.compile("NORMAL|FIFO|DELAY|TRANSACTION|UNSPECIFIED|MIXED"),
     "reserve.time": re.compile("-?[0-9]{1,18}"),

@@ -51,7 +51,6 @@ from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
-from cometmq.store.queues.batch_queues import batch_topics, refuse_topics
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
 
@@ -402,15 +401,9 @@ class TopicTable(ConfigTable[TopicConfig]):
             log_end: an end of the log from before that table was requested.
 
         Raises:
-            StoreError: the file cannot be written, or a topic has queues of batches; nothing was
-                changed.
+            StoreError: the file cannot be written; nothing was changed.
         """
         topics = master.topic_config_table
-        refuse_topics(
-            batch_topics(
-                [(name, each.attributes) async for name, each in Slices().each(topics.items())]
-            )
-        )
         sections, version = {_SECTION: topics}, master.data_version
         if self.gap is None:
             return await self._replace(version, sections, keeps=self.is_system)

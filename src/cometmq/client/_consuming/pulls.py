@@ -28,20 +28,19 @@ from cometmq.model.errors import (
     RemotingError,
     ResponseError,
 )
-from cometmq.model.flags import SysFlag, pull_sys_flag
+from cometmq.model.flags import pull_sys_flag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers.consumer import RegisterMessageFilterClassRequest
 from cometmq.protocol.headers.pull import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.lazy_record import RISING, check_packages, check_rising, decode_lazily
-from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import CRC_MASK, RecordError, body_crc
+from cometmq.protocol.record import CRC_MASK, RecordError
 from cometmq.protocol.version import LITE_PULL_VERSION_MIN
+from cometmq.protocol.wrapped_batch import WRAPPED, unwrapped
 from cometmq.remoting import ConnectError
 
 
@@ -184,7 +183,7 @@ async def pull_once(
     header = pull.header(offset, commit_offset)
     response = await brokers.call_raw(address, code, header, timeout=timeout)
     try:
-        return result_from(response, pull)
+        return result_from(response, pull, offset)
     except ResponseError as error:
         error.address = address
         raise
@@ -197,8 +196,12 @@ def code_of(pull: Pull, broker_version: int) -> RequestCode:
     return RequestCode.PULL_MESSAGE
 
 
-def result_from(response: Command, pull: Pull) -> PullResult:
+def result_from(response: Command, pull: Pull, offset: int = 0) -> PullResult:
     """Read the response to a pull.
+
+    Args:
+        response: of the broker.
+        pull, offset: the pull, and the offset that it requested.
 
     Raises:
         ResponseError: the broker refused.
@@ -208,7 +211,7 @@ def result_from(response: Command, pull: Pull) -> PullResult:
     if status is None:
         raise ResponseError(response.code, response.remark or "")
     header = response.header(PullMessageResponse)
-    fetched = _fetched(response, pull, header) if status is PullStatus.FOUND else []
+    fetched = _fetched(response, pull, offset, header) if status is PullStatus.FOUND else []
     return PullResult(
         status=status,
         messages=pull.wanted.selected(fetched),
@@ -219,8 +222,14 @@ def result_from(response: Command, pull: Pull) -> PullResult:
     )
 
 
-def _fetched(response: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
-    """Decode the messages of a response."""
+def _fetched(
+    response: Command, pull: Pull, offset: int, header: PullMessageResponse
+) -> list[StoredMessage]:
+    """Decode the messages of a response.
+
+    A pull from inside a batch that is one record returns all of it: the messages before the offset
+    are left out.
+    """
     added = added_properties(header.min_offset, header.max_offset)
     cut = decode_lazily(response.body, broker_name=pull.queue.broker_name, added=added)
     check_packages(cut)
@@ -229,6 +238,8 @@ def _fetched(response: Command, pull: Pull, header: PullMessageResponse) -> list
         for message in messages:
             message.queue_id = pull.queue.queue_id
             message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
+    if messages is not cut:
+        messages = [message for message in messages if message.queue_offset >= offset]
     if not leads_on(messages, header.next_begin_offset):
         raise ProtocolError(
             f"next offset {header.next_begin_offset} after a message at"
@@ -248,8 +259,6 @@ def added_properties(min_offset: int, max_offset: int) -> dict[str, str]:
 
 
 log = logging.getLogger(__name__)
-
-WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
 def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[StoredMessage]:
@@ -277,37 +286,11 @@ def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredM
     if message.sys_flag & WRAPPED != WRAPPED:
         return [message]
     try:
-        items = decode_batch(message.body)
+        return unwrapped(message, added)
     except (InvalidMessageError, CompressionError) as error:
         queue, offset = message.queue, message.queue_offset
         log.warning("cannot unwrap a batch queue=%s offset=%d error=%s", queue, offset, error)
         return [message]
-    return [_inner(message, number, item, added) for number, item in enumerate(items)]
-
-
-def _inner(
-    message: StoredMessage, number: int, item: BatchItem, added: Mapping[str, str]
-) -> StoredMessage:
-    return StoredMessage(
-        topic=message.topic,
-        body=item.body,
-        properties={**decode_properties(item.properties), **added},
-        queue_id=message.queue_id,
-        queue_offset=QueueOffset(message.queue_offset + number),
-        log_offset=message.log_offset,
-        flag=item.flag,
-        sys_flag=0,
-        born_time_ms=message.born_time_ms,
-        born_host=message.born_host,
-        store_time_ms=message.store_time_ms,
-        store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
-        prepared_offset=message.prepared_offset,
-        body_crc=body_crc(item.body),
-        size_bytes=len(item.body) + len(item.properties),
-        offset_message_id=message.offset_message_id,
-        broker_name=message.broker_name,
-    )
 
 
 NOT_UPLOADED = "Find Filter class failed"

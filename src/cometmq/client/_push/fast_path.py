@@ -19,7 +19,6 @@ import msgspec
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import (
     STATUS,
-    WRAPPED,
     Pull,
     PullResult,
     PullStatus,
@@ -42,6 +41,7 @@ from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.lazy_record import check_packages, check_rising, decode_between
 from cometmq.protocol.octets import Memory, copy_of, put_bytes, put_decimal, put_u32
 from cometmq.protocol.record import RecordError
+from cometmq.protocol.wrapped_batch import WRAPPED
 from cometmq.remoting import CallTimeoutError, Connection
 from cometmq.remoting.inflight import Call, Inflight
 
@@ -257,7 +257,7 @@ class PullFastPath:
             retired = self._remoting.retire_leaving(address, call.connection, response)
             if not retired or left_s <= 0:
                 try:
-                    return result_from(response, pulls.pull)
+                    return result_from(response, pulls.pull, offset)
                 except ResponseError as error:
                     error.address = address
                     raise

@@ -27,7 +27,7 @@ from cometmq.spark.logs.queue_files import (
 from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.logs.reading import Damage
 from cometmq.spark.logs.window import is_whole, start_of
-from cometmq.store.queues.consume_queue import FILLER_SIZE
+from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX
 
 GATHERED_BYTES = 1024 * 1024
@@ -113,7 +113,10 @@ def gathered(
     found = found[found["size"] != FILLER_SIZE]
     if codes is not None:
         tags = found["tags_code"]
-        found = found[np.isin(tags, sorted(codes)) | (tags <= ADDRESS_MAX)]
+        chosen = np.isin(tags, sorted(codes)) | (tags <= ADDRESS_MAX)
+        if units.file.unit_bytes != UNIT_BYTES:  # a batch without tags may have messages with tags
+            chosen |= tags == 0
+        found = found[chosen]
     data = bytearray()
     for offset, record in _records(log, units, found):
         met, size = start_of(record)

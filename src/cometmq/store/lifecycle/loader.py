@@ -16,6 +16,7 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import read_facts
 from cometmq.store.log.segments import MappingLimit, Segments
 from cometmq.store.paths import StorePaths, directory_name
+from cometmq.store.queues.batch_consume_queue import BatchConsumeQueue
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.queues.dispatch import QueueTable
@@ -68,6 +69,8 @@ class Loader:
         self._read_only = read_only
         self.limit = MappingLimit(settings.mapped_queue_files_max or mapped_files_max())
         self.buffers = UnitBuffers(files, paths.unit_buffers, buffers_max=BUFFERS_MAX)
+        self.holds_batches: Callable[[str], bool] = lambda _: False
+        """Returns whether a new queue of a topic holds batches."""
         self.has_ext = settings.consume_queue_ext_enabled or files.exists(paths.consume_queues_ext)
         """Whether queues have extension units: the setting is on, or was on for messages that
         are still there."""
@@ -96,17 +99,26 @@ class Loader:
         )
 
     def queue(
-        self, topic: str, queue_id: int, unsynced: deque[ConsumeQueue] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        unsynced: deque[ConsumeQueue] | None = None,
+        holds_batches: bool | None = None,
     ) -> ConsumeQueue:
         """Return a queue, not yet loaded.
 
         Args:
             topic, queue_id: its name.
             unsynced: the list that gets the queue when it has unsynced units.
+            holds_batches: whether it holds batches; None if its topic decides.
 
         Raises:
             InvalidNameError: the topic cannot name a directory.
         """
+        if self.holds_batches(topic) if holds_batches is None else holds_batches:
+            directory = f"{self._paths.batch_queues}/{directory_name(topic)}/{queue_id}"
+            segments = self._queue_segments(directory, self._settings.batch_queue_file_bytes)
+            return BatchConsumeQueue(topic, queue_id, segments, unsynced)
         ext = self._ext(topic, queue_id) if self.has_ext else None
         directory = f"{self._paths.consume_queues}/{directory_name(topic)}/{queue_id}"
         size_bytes = self._settings.queue_file_bytes
@@ -165,10 +177,26 @@ class Loader:
         Raises:
             StoreCorruptError: the size of a file does not fit its name.
         """
-        for topic in self._files.entries(self._paths.consume_queues):
-            if topic.is_dir:
-                for queue in self._queues_of(topic.name, table):
-                    queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
+        for topic, queue_id in self._queues_in(self._paths.consume_queues):
+            queue = table.add(table.topic(topic), queue_id, False)
+            queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
+        self.load_batch_queues(table, may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
+
+    def load_batch_queues(
+        self, table: QueueTable, *, may_be_torn: bool = False, is_zero_behind: bool = False
+    ) -> list[ConsumeQueue]:
+        """Map all files of queues that hold batches, as `load_queues` does; return the queues."""
+        loaded = []
+        for topic, queue_id in self._queues_in(self._paths.batch_queues):
+            directory = self._paths.batch_queue(topic, queue_id)
+            if table.find(topic, queue_id) is not None:  # its units are about to be moved there
+                if not self._read_only:
+                    self._files.remove_tree(directory)
+            elif any(entry.size_bytes for entry in self._files.entries(directory)):
+                queue = table.add(table.topic(topic), queue_id, True)
+                queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
+                loaded.append(queue)
+        return loaded
 
     def drop_unused_ext(self, table: QueueTable) -> None:
         """Delete the extension units that no message has any more, if the setting is off."""
@@ -181,10 +209,12 @@ class Loader:
             self._files.remove_tree(self._paths.consume_queues_ext)
             logger.info("extension units deleted: no message has one any more")
 
-    def _queues_of(self, topic: str, table: QueueTable) -> Iterator[ConsumeQueue]:
-        for entry in self._files.entries(self._paths.topic(topic)):
-            if entry.is_dir and entry.name.isascii() and entry.name.isdigit():
-                yield table.queue(table.topic(topic), int(entry.name))
+    def _queues_in(self, directory: Path) -> Iterator[tuple[str, int]]:
+        """Yield topic and number of the queues of which a directory has directories."""
+        for topic in self._files.entries(directory):
+            for entry in self._files.entries(directory / topic.name) if topic.is_dir else ():
+                if entry.is_dir and entry.name.isascii() and entry.name.isdigit():
+                    yield topic.name, int(entry.name)
 
     @staticmethod
     def earliest_store_ms(log: CommitLog) -> int:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import MAGIC_V1, MAGIC_V2
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import StoreCorruptError
@@ -37,9 +38,10 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import read_facts, walk
 from cometmq.store.log.segments import Segment, Segments
 from cometmq.store.paths import StorePaths
+from cometmq.store.queues.batch_consume_queue import BatchConsumeQueue
 from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.consume_queue_ext import is_address
-from cometmq.store.queues.dispatch import Dispatcher, QueueTable
+from cometmq.store.queues.dispatch import Dispatcher, QueueTable, count_of
 from cometmq.store.queues.redispatch import (
     QueueGapError,
     Redispatched,
@@ -250,7 +252,7 @@ class Recovery:
         if queue is None:
             return offset
         number = queue.first_at_or_after(offset - _WALKED_BYTES)
-        if number >= queue.max_offset:
+        if number >= queue.end_unit:
             return offset
         log_offset, size, _ = queue.unit(number)
         is_before = size != FILLER_SIZE and log_offset < offset
@@ -271,15 +273,15 @@ class Recovery:
         for queue in queues:
             if newest is not None and queue.max_physical <= newest:
                 break
-            stop = max(queue.min_offset, queue.max_offset - _UNITS_TRIED_MAX)
-            for offset in range(queue.max_offset - 1, stop - 1, -1):
-                log_offset, size, _ = queue.unit(offset)
-                if size != FILLER_SIZE and self._is_sound(queue, log_offset, size, offset):
+            stop = max(queue.first_unit, queue.end_unit - _UNITS_TRIED_MAX)
+            for number in range(queue.end_unit - 1, stop - 1, -1):
+                log_offset, size, _ = queue.unit(number)
+                if size != FILLER_SIZE and self._is_sound(queue, log_offset, size, number):
                     newest = max(newest or 0, log_offset + size)
                     break
         return newest
 
-    def _is_sound(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
+    def _is_sound(self, queue: ConsumeQueue, log_offset: int, size: int, number: int) -> bool:
         """Return whether the log has the record of a unit."""
         segment = self._segments.find(log_offset)
         if segment is None or log_offset < 0:
@@ -289,7 +291,7 @@ class Recovery:
             facts.problem is None
             and facts.total == size
             and facts.queue_id == queue.queue_id
-            and facts.queue_offset == offset
+            and facts.queue_offset == queue.offset_of(number)
             and facts.topic == queue.topic.encode()
         )
 
@@ -300,7 +302,7 @@ class Recovery:
         end: int,
         log_offset: int,
         size: int,
-        offset: int,
+        number: int,
     ) -> bool:
         """Return whether a unit may be the last one of its queue; note a queue with a damaged one.
 
@@ -308,19 +310,19 @@ class Recovery:
             queue: of the unit.
             trusted_to: units of records behind that log offset are made again.
             end: the end of the log.
-            log_offset, size, offset: the unit, and its queue offset.
+            log_offset, size, number: the unit, and its number.
         """
         log_min = self._log.min_offset()
         if 0 <= log_offset < log_min and 0 < size <= log_min - log_offset:  # its record is deleted
-            return self._repair.follows(queue, offset)
-        if self._is_sound(queue, log_offset, size, offset):
+            return self._repair.follows(queue, number)
+        if self._is_sound(queue, log_offset, size, number):
             if log_offset + size > trusted_to:
                 return False
-            if self._has_its_code(queue, offset):
+            if self._has_its_code(queue, number):
                 return True
             self._damaged.append(queue)  # only its first part was written
             return False
-        if 0 <= log_offset <= trusted_to - size and self._repair.has_damaged_record(queue, offset):
+        if 0 <= log_offset <= trusted_to - size and self._repair.has_damaged_record(queue, number):
             return True  # readers get an error
         if not (log_offset or size):
             return False
@@ -329,22 +331,27 @@ class Recovery:
             # The end of the log may be lost; or else the unit is damaged.
             if self._left_bytes <= 0:
                 return False
-            self._left_bytes -= self._repair.searched_bytes(queue, offset)
-            if self._repair.find(queue, offset) is None:
+            self._left_bytes -= self._repair.searched_bytes(queue, number)
+            if self._repair.find(queue, number) is None:
                 return False
-        if self._repair.fill_if_expired(queue, offset):
+        if self._repair.fill_if_expired(queue, number):
             return True
         self._damaged.append(queue)
         return False
 
-    def _has_its_code(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return whether the last field of a sound unit is what its record says."""
-        log_offset, _, code = queue.unit(offset)
+    def _has_its_code(self, queue: ConsumeQueue, number: int) -> bool:
+        """Return whether the rest of a sound unit is what its record says."""
+        log_offset, _, code = queue.unit(number)
         if queue.ext is None and is_address(code):
             return True  # all extension units are lost, and no more are written
         segment = self._segments.find(log_offset)
         assert segment is not None
         facts = read_facts(segment, log_offset - segment.base_offset, False)
+        if isinstance(queue, BatchConsumeQueue):
+            is_batch = facts.sys_flag & SysFlag.INNER_BATCH
+            count = count_of(facts.properties) if is_batch else 1
+            if queue.span_of(number) != (facts.store_ms, facts.queue_offset, count):
+                return False
         if self._table.topic(queue.topic).is_delay and code >= facts.store_ms:
             return True  # the levels may have changed since
         return code == code_of(facts, queue, self._table, self._dispatcher, code)
@@ -501,10 +508,10 @@ class Recovery:
 
     def _ends_well(self, queue: ConsumeQueue, keeps: Callable[[int, int, int], bool]) -> bool:
         """Return whether the last unit of a queue that was closed is sound."""
-        if self._knows_least_offsets or queue.max_offset <= queue.min_offset:
+        if self._knows_least_offsets or queue.end_unit <= queue.first_unit:
             return True
-        log_offset, size, _ = queue.unit(queue.max_offset - 1)
-        return size == FILLER_SIZE or keeps(log_offset, size, queue.max_offset - 1)
+        log_offset, size, _ = queue.unit(queue.end_unit - 1)
+        return size == FILLER_SIZE or keeps(log_offset, size, queue.end_unit - 1)
 
     def _end_of_damaged(self) -> int | None:
         """Return the log offset from which queues lack units that were damaged; None if none do."""

@@ -78,8 +78,12 @@ class TopicDeletion:
                 queue.write_and_release_buffer()
             directories = [
                 self._rename(path)
-                # The queues last: without its extension units a topic is whole.
-                for path in (self._paths.topic_ext(topic), self._paths.topic(topic))
+                # The queues behind these: without its extension units a topic is whole.
+                for path in (
+                    self._paths.topic_ext(topic),
+                    self._paths.topic(topic),
+                    self._paths.topic_batches(topic),
+                )
                 if self._files.exists(path)
             ]
         except OSError as problem:

@@ -45,7 +45,7 @@ cdef (long long, int, long long) read_unit(
 
 @cython.locals(count=cython.Py_ssize_t)
 cdef Py_ssize_t count_valid_units(
-    const unsigned char* memory, Py_ssize_t start, Py_ssize_t stop) noexcept
+    const unsigned char* memory, Py_ssize_t start, Py_ssize_t stop, int unit_bytes) noexcept
 
 @cython.locals(previous=cython.int)
 cdef int add_entry(

@@ -275,16 +275,14 @@ def read_entry(memory: Any, position: int) -> tuple[int, int, int, int]:
     )
 
 
-def count_valid_units(memory: Any, start: int, stop: int) -> int:
+def count_valid_units(memory: Any, start: int, stop: int, unit_bytes: int) -> int:
     """Return how many units from ``start`` on have a log offset and a size, up to ``stop``."""
     count = 0
-    if cython.compiled:
-        while start + 20 <= stop and get_i64(memory, start) >= 0 and get_i32(memory, start + 8) > 0:
-            count += 1
-            start += 20
-        return count
-    for log_offset, size, _ in _UNIT.iter_unpack(memory[start : start + (stop - start) // 20 * 20]):
-        if log_offset < 0 or size <= 0:
-            break
+    while (
+        start + unit_bytes <= stop
+        and get_i64(memory, start) >= 0
+        and get_i32(memory, start + 8) > 0
+    ):
         count += 1
+        start += unit_bytes
     return count

@@ -5,7 +5,7 @@ from cometmq.store.log.segments cimport Segment, Segments
 from cometmq.store.queues.unit_buffers cimport UnitBuffers
 
 
-cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
+cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS
 cdef int _LOOKED_BACK_UNITS
 cdef long long _OFFSET_MAX
 cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER, _SIZE_AT, _FILLER_SIZE
@@ -16,10 +16,14 @@ cdef class ConsumeQueue:
     cdef readonly int queue_id
     cdef readonly Segments segments
     cdef readonly object ext
+    cdef readonly int unit_bytes
+    cdef readonly bint holds_batches
+    cdef readonly long long first_unit
+    cdef readonly long long end_unit
     cdef readonly long long min_offset
     cdef readonly long long max_offset
     cdef readonly long long max_physical
-    cdef readonly long long flushed_offset
+    cdef readonly long long flushed_unit
     cdef object _unsynced
     cdef bint _is_listed
     cdef unsigned char* _memory
@@ -36,8 +40,8 @@ cdef class ConsumeQueue:
     cpdef load_from_ends(
         self, long long first_base, long long files, long long min_offset, long long max_offset,
         long long max_physical)
-    cdef bint is_buffered(self, long long queue_offset) noexcept
-    cdef long long buffer_position(self, long long queue_offset) noexcept
+    cdef bint is_buffered(self, long long number) noexcept
+    cdef long long buffer_position(self, long long number) noexcept
     cdef unsigned char* buffer_memory(self) noexcept
     cdef long long end_in_file(self, Segment segment) noexcept
     cpdef write_and_release_buffer(self)
@@ -56,25 +60,31 @@ cdef class ConsumeQueue:
         low=cython.longlong, high=cython.longlong, step=cython.longlong, middle=cython.longlong)
     cpdef long long end_at(self, long long log_end)
     @cython.locals(segment=Segment)
-    cdef long long _record_end(self, long long queue_offset) except? -1
+    cdef long long _record_end(self, long long number) except? -1
     cpdef long long recent_from(self)
     cpdef make_room(self, long long units)
     cpdef put(
         self, long long queue_offset, long long log_offset, int size, long long tags_code,
         long long store_ms, bytes bitmap=*)
 
+    cpdef long long number_of(self, long long queue_offset) except? -1
+    cpdef long long offset_of(self, long long number) except? -1
+    cpdef long long offset_behind(self, long long number) except? -1
     @cython.locals(segment=Segment)
-    cpdef tuple unit(self, long long queue_offset)
+    cpdef tuple unit(self, long long number)
+    cdef Segment _segment_of(self, long long number)
     cpdef long long tags_code_of(self, long long code)
 
     @cython.locals(
-        base=cython.longlong, least=cython.longlong, low=cython.longlong, high=cython.longlong,
+        least=cython.longlong, low=cython.longlong, high=cython.longlong,
         middle=cython.longlong, first=cython.longlong)
     cpdef long long first_at_or_after(self, long long log_offset)
-    cdef bint _is_out_of_order(self, long long queue_offset) except -1
-    cdef bint _is_at_or_after(self, long long queue_offset, long long log_offset) except -1
+    cdef long long _first_in_files(self)
+    cdef bint _is_out_of_order(self, long long number) except -1
+    cdef bint _is_at_or_after(self, long long number, long long log_offset) except -1
+    cdef _set_offsets(self)
     @cython.locals(segment=Segment, memory=cython.p_uchar, position=cython.longlong)
-    cpdef replace(self, long long queue_offset, long long log_offset, int size, long long code)
+    cpdef replace(self, long long number, long long log_offset, int size, long long code)
     cdef _list(self)
 
     @cython.locals(
@@ -85,16 +95,16 @@ cdef class ConsumeQueue:
     cdef _attach(self, Segment segment, long long position)
     @cython.locals(start=cython.longlong, base=cython.longlong)
     cdef bint _jump(self, long long queue_offset) except -1
-    cdef _fill(self, long long queue_offset)
+    cdef _fill(self, long long number)
 
-    @cython.locals(segment=Segment, count=cython.longlong)
+    @cython.locals(segment=Segment, count=cython.longlong, unit_bytes=cython.int)
     cdef _find_end(self, bint is_zero_behind)
 
 
-cdef bint _has_unit(Segment segment, long long number) except -1
-cdef bint _is_stray(Segment segment, long long number) except -1
+cdef bint _has_unit(Segment segment, long long number, int unit_bytes) except -1
+cdef bint _is_stray(Segment segment, long long number, int unit_bytes) except -1
 @cython.locals(
     total=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
-cdef long long _count_by_halves(Segment segment) except -1
+cdef long long _count_by_halves(Segment segment, int unit_bytes) except -1
 @cython.locals(size=cython.int)
 cdef long long _end_of(const unsigned char* memory, Py_ssize_t at) noexcept

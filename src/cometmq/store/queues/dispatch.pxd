@@ -3,8 +3,12 @@ cimport cython
 from cometmq.protocol cimport hashing, octets
 from cometmq.protocol cimport properties as property_text
 from cometmq.protocol.properties cimport tags_code_of, value_of
+from cometmq.store.queues.batch_consume_queue cimport BatchConsumeQueue
 from cometmq.store.queues.consume_queue cimport ConsumeQueue
 from cometmq.store.index.key_index cimport Index
+
+
+cdef int _INNER_BATCH
 
 
 cdef class TopicQueues:
@@ -18,6 +22,7 @@ cdef class TopicQueues:
 
 cdef class QueueTable:
     cdef object _make
+    cdef object _move_units
     cdef readonly dict topics
     cdef readonly object unsynced
 
@@ -25,6 +30,10 @@ cdef class QueueTable:
     cpdef ConsumeQueue find(self, str topic, long long queue_id)
     @cython.locals(queue=ConsumeQueue)
     cpdef ConsumeQueue queue(self, TopicQueues topic, long long queue_id)
+    cpdef ConsumeQueue add(self, TopicQueues topic, long long queue_id, object holds_batches)
+    @cython.locals(queue=ConsumeQueue)
+    cpdef ConsumeQueue queue_for(self, TopicQueues topic, long long queue_id, int sys_flag)
+    cpdef ConsumeQueue hold_batches(self, TopicQueues topic, ConsumeQueue queue)
 
 
 cdef class Dispatcher:
@@ -43,7 +52,8 @@ cdef class Dispatcher:
     @cython.locals(
         kind=cython.int, tags_code=cython.longlong, tags_at=cython.Py_ssize_t,
         tags_end=cython.Py_ssize_t, keys_at=cython.Py_ssize_t, keys_end=cython.Py_ssize_t,
-        id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t, bitmap=bytes)
+        id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t, bitmap=bytes, count=cython.int,
+        batches=BatchConsumeQueue)
     cdef long long dispatch_in(
         self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,

@@ -6,6 +6,7 @@
     prepared                        no                   yes
     rollback                        no                   no
 
+A record with a batch gets one unit for all of its messages, in a queue that holds batches.
 Dispatch is idempotent. Source: CommitLogDispatcherBuildConsumeQueue and
 CommitLogDispatcherBuildIndex, RocketMQ 5.3.
 """
@@ -18,17 +19,23 @@ from collections.abc import Callable, Iterator
 from sys import intern
 from typing import Any
 
+from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
+from cometmq.model.flags import SysFlag
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol import hashing, octets
 from cometmq.protocol import properties as property_text
+from cometmq.protocol.batch import MESSAGES_MAX
 from cometmq.protocol.properties import marker, tags_code_of, value_of
 from cometmq.store.index.key_index import Index
+from cometmq.store.queues.batch_consume_queue import BatchConsumeQueue
 from cometmq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 
 _DELAY_MARKER = marker(b"DELAY")
+_COUNT_MARKER = marker(property_names.INNER_NUM.encode())
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
 
 
 class TopicQueues:
@@ -54,11 +61,18 @@ class QueueTable:
 
     Args:
         make: makes the queue of a topic and a number, without files; the queue adds itself
-            to the given list of those with unsynced units.
+            to the given list of those with unsynced units. The last argument is whether it holds
+            batches; None if its topic decides.
+        move_units: moves the units of a queue of single messages to one that holds batches.
     """
 
-    def __init__(self, make: Callable[[str, int, deque[ConsumeQueue]], ConsumeQueue]) -> None:
+    def __init__(
+        self,
+        make: Callable[[str, int, deque[ConsumeQueue], bool | None], ConsumeQueue],
+        move_units: Callable[[ConsumeQueue, BatchConsumeQueue], object] = lambda *_: None,
+    ) -> None:
         self._make = make
+        self._move_units = move_units
         self.topics: dict[str, TopicQueues] = {}
         self.unsynced: deque[ConsumeQueue] = deque()
 
@@ -78,9 +92,37 @@ class QueueTable:
     def queue(self, topic: TopicQueues, queue_id: int) -> ConsumeQueue:
         """Return a queue; make it if it does not exist."""
         queue = topic.queues.get(queue_id)
-        if queue is None:
-            queue = topic.queues[queue_id] = self._make(topic.name, queue_id, self.unsynced)
+        return self.add(topic, queue_id, None) if queue is None else queue
+
+    def add(self, topic: TopicQueues, queue_id: int, holds_batches: bool | None) -> ConsumeQueue:
+        """Make a queue that does not exist; its topic decides whether it holds batches if None."""
+        queue = self._make(topic.name, queue_id, self.unsynced, holds_batches)
+        topic.queues[queue_id] = queue
         return queue
+
+    def queue_for(self, topic: TopicQueues, queue_id: int, sys_flag: int) -> ConsumeQueue:
+        """Return the queue that takes a record with these flags, as `queue` does.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        queue = self.queue(topic, queue_id)
+        if sys_flag & _INNER_BATCH and not queue.holds_batches:
+            queue = self.hold_batches(topic, queue)
+        return queue
+
+    def hold_batches(self, topic: TopicQueues, queue: ConsumeQueue) -> ConsumeQueue:
+        """Replace a queue of single messages by one that holds batches; return that.
+
+        A slave may get messages of a topic before it knows the attributes of the topic.
+
+        Raises:
+            OSError: the disk refused; the topic keeps its queue.
+        """
+        other: Any = self._make(queue.topic, queue.queue_id, self.unsynced, True)
+        self._move_units(queue, other)
+        topic.queues[queue.queue_id] = other
+        return other  # type: ignore[no-any-return]
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue; from the thread of the store."""
@@ -184,7 +226,13 @@ class Dispatcher:
                 tags_code = self.tags_code(topic, store_ms, memory[at:end])
             elif tags_at < tags_end:
                 tags_code = hashing.extend_hash_in(0, memory, tags_at, tags_end)
-            if queue.ext is None or self.bitmap_of is None:
+            if queue.holds_batches:
+                batches: Any = queue
+                count = 1
+                if sys_flag & _INNER_BATCH:
+                    count = count_of(octets.bytes_in(memory, at, end - at))
+                batches.put_batch(queue_offset, log_offset, size, tags_code, store_ms, count)
+            elif queue.ext is None or self.bitmap_of is None:
                 queue.put(queue_offset, log_offset, size, tags_code, store_ms)
             else:
                 bitmap = self.bitmap_of(
@@ -244,3 +292,13 @@ class Dispatcher:
                 hashed = hashing.extend_hash_in(seed, memory, at, stop)
                 index.note(hashing.index_hash(hashed), log_offset, store_ms)
             at = stop + 1
+
+
+def count_of(properties: bytes) -> int:
+    """Return how many messages a record with a batch has, as its properties say; 1 if they do not.
+
+    Records are from this broker, or from a master that checks them as this one does.
+    """
+    text = value_of(properties, _COUNT_MARKER)
+    count = int(text) if text is not None and text.isdigit() and len(text) <= 5 else 1
+    return count if 1 <= count <= MESSAGES_MAX else 1

@@ -7,6 +7,7 @@
 The file is valid only if the store has not changed since: it was closed, and the checkpoint, the
 oldest record and the times of the directories are the same. Otherwise a start reads each queue's
 files. RocketMQ ignores the file, and changes the checkpoint when it changes the store.
+Queues that hold batches are few: a start always reads their files.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def write_queue_ends(
     parts = [_head(files, paths, log_min)]
     count = 0
     for topic in topics:
-        queues = [queue for queue in topic.queues.values() if queue.segments.count]
+        queues = [
+            queue
+            for queue in topic.queues.values()
+            if queue.segments.count and not queue.holds_batches
+        ]
         count += len(queues)
         if queues:
             name = topic.name.encode()

@@ -7,7 +7,7 @@ from cometmq.store.queues.dispatch cimport QueueTable
 from cometmq.store.log.segments cimport Segment
 
 
-cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
+cdef int _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
 cdef long long _ADDRESS_MAX, _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
 cdef double _EVALUATION_S_MAX
 cdef int _EVALUATIONS_PER_LOOK, _LONG_RECORD_BYTES, _CANDIDATES_MAX, _SCANS_MAX
@@ -44,8 +44,11 @@ cdef class _Scan:
     cdef object matcher
     cdef long long max_count
     cdef long long max_bytes
-    cdef long long offset
+    cdef long long start
+    cdef long long number
     cdef long long stop
+    cdef int unit_bytes
+    cdef bint holds_batches
     cdef long long log_end
     cdef long long log_min
     cdef unsigned char* memory
@@ -73,15 +76,15 @@ cdef class _Scan:
         long long max_bytes)
     @cython.locals(
         queue=ConsumeQueue, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
-        tags_code=cython.longlong)
+        tags_code=cython.longlong, messages=cython.longlong)
     cdef bint _fill(self, GetResult result) except -1
-    @cython.locals(limits=ReadLimits, units=cython.longlong)
+    @cython.locals(limits=ReadLimits, units=cython.longlong, end=cython.longlong)
     cdef _begin(self, GetResult result)
     @cython.locals(queue=ConsumeQueue, units=Segment)
     cdef bint _find_units(self) except -1
     cdef bint _skip_damaged(self) except -1
     @cython.locals(limits=ReadLimits, size_sum=cython.longlong)
-    cdef bint _is_full(self, long long log_offset, int size) except -1
+    cdef bint _is_full(self, long long log_offset, int size, long long messages) except -1
     @cython.locals(is_look_due=cython.bint)
     cdef bint _may_evaluate(
         self, GetResult result, long long log_offset, int size) except -1
@@ -89,6 +92,7 @@ cdef class _Scan:
     @cython.locals(segment=Segment, limit=cython.longlong)
     cdef bint _begin_run(self, long long log_offset, int size) except -1
     cdef _close_run(self, GetResult result)
+    @cython.locals(behind=cython.longlong, least=cython.longlong)
     cdef _finish(self, GetResult result)
 
 
@@ -106,7 +110,8 @@ cdef class QueueReader:
     @cython.locals(
         queue=ConsumeQueue, segment=Segment, count=cython.longlong, at=cython.longlong,
         end=cython.longlong, start=cython.longlong, stop=cython.longlong,
-        written=cython.longlong, ahead=cython.longlong)
+        written=cython.longlong, ahead=cython.longlong, number=cython.longlong,
+        recent=cython.longlong, unit_bytes=cython.int)
     cpdef list cold_units(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)
@@ -115,13 +120,14 @@ cdef class QueueReader:
         self, GetResult found, str topic, long long queue_id, long long offset,
         long long max_count, object matcher, long long max_bytes)
     @cython.locals(
-        field=bytes, expected=cython.longlong, index=cython.Py_ssize_t,
+        field=bytes, queue=ConsumeQueue, expected=cython.longlong, index=cython.Py_ssize_t,
         segment=Segment, start=cython.longlong, position=cython.longlong, end=cython.longlong,
         size=cython.int, number=cython.longlong)
     cdef bint _is_whole(
         self, GetResult found, str topic, long long queue_id, long long offset) except -1
     @cython.locals(
-        queue=ConsumeQueue, number=cython.longlong, log_offset=cython.longlong, size=cython.int,
+        queue=ConsumeQueue, start=cython.longlong, number=cython.longlong,
+        log_offset=cython.longlong, size=cython.int,
         code=cython.longlong, log_min=cython.longlong, tags_code=cython.longlong,
         has_tags=cython.bint)
     cpdef list cold_candidates(

@@ -16,13 +16,13 @@ from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log import record_layout, record_scan
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.segments import Segment
-from cometmq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.consume_queue_ext import ADDRESS_MAX
 from cometmq.store.queues.dispatch import QueueTable
 from cometmq.store.queues.repair import Repair
 from cometmq.system.files import MappedFile
 
-_UNIT_BYTES, _ADDRESS_MAX = UNIT_BYTES, ADDRESS_MAX  # C numbers once compiled
+_ADDRESS_MAX = ADDRESS_MAX  # a C number once compiled
 _RESPONSE_BYTES_MIN = 100
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
@@ -226,13 +226,20 @@ class QueueReader:
     ) -> list[ColdPart]:
         """Return the units of `get` that are not in memory."""
         queue = self._table.find(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.recent_from():
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return []
+        recent = queue.recent_from()
+        if recent < queue.end_unit and queue.offset_of(recent) <= offset:
+            return []
+        if searched := cold_search(queue, offset):
+            return searched
+        number = queue.number_of(offset)
         count = min(max_count, _UNITS_MAX)
         if matcher is not None:
             count = max(count, self._limits.units)
-        at = offset * _UNIT_BYTES
-        end = min(offset + count, queue.recent_from()) * _UNIT_BYTES
+        unit_bytes = queue.unit_bytes
+        at = number * unit_bytes
+        end = min(number + count, recent) * unit_bytes
         parts: list[ColdPart] = []
         while at < end:
             segment = queue.segments.find(at)
@@ -241,12 +248,12 @@ class QueueReader:
             start = at - segment.base_offset
             stop = min(end - segment.base_offset, segment.size_bytes)
             if not segment.is_resident(start, stop):
-                written = queue.max_offset * _UNIT_BYTES - segment.base_offset
+                written = queue.end_unit * unit_bytes - segment.base_offset
                 ahead = min(written, segment.size_bytes, stop + _UNITS_AHEAD_BYTES)
                 parts.append(_cold_part(segment, start, stop, ahead))
             at = segment.end_offset
         if queue.ext is not None and matcher is not None and not parts:
-            return _cold_ext_units(queue, offset, end // _UNIT_BYTES - 1)
+            return _cold_ext_units(queue, number, end // unit_bytes - 1)
         return parts
 
     def cold_records(self, found: GetResult) -> list[ColdPart]:
@@ -287,10 +294,12 @@ class QueueReader:
             if self._is_whole(found, topic, queue_id, offset):
                 return found
             try:
+                queue = self._table.find(topic, queue_id)
+                assert queue is not None
                 self._repair.repair_records(
-                    self._table.find(topic, queue_id),
-                    offset,
-                    found.next_begin_offset,
+                    queue,
+                    queue.number_of(offset),
+                    queue.number_of(found.next_begin_offset - 1) + 1,
                     {
                         start: start + len(part)
                         for start, part in zip(found.starts, found.slices, strict=True)
@@ -307,6 +316,9 @@ class QueueReader:
         """Return whether each record is one of the queue, and has the checksum of its body."""
         field = self._table.topic(topic).field
         expected = offset
+        queue = self._table.find(topic, queue_id)
+        if queue is not None and queue.holds_batches:  # it may begin inside a batch
+            expected = queue.offset_of(queue.number_of(offset))
         for index in range(len(found.starts)):
             start = found.starts[index]
             segment = self._log.segments.find(start)
@@ -341,14 +353,19 @@ class QueueReader:
         starts: list[int] = []
         slices: list[memoryview] = []
         log_min = self._log.min_offset()
-        for number in range(offset, min(offset + self._limits.units, queue.max_offset)):
+        start = queue.number_of(offset)
+        for number in range(start, min(start + self._limits.units, queue.end_unit)):
             log_offset, size, code = queue.unit(number)
             if log_offset < log_min or size <= 0:
                 continue
             if self._log.is_recent(log_offset) or len(starts) >= _CANDIDATES_MAX:
                 break
             tags_code = queue.tags_code_of(code)
-            has_tags = tags_code <= _ADDRESS_MAX or matcher.matches_tags(tags_code)
+            has_tags = (
+                tags_code <= _ADDRESS_MAX
+                or (queue.holds_batches and tags_code == 0)
+                or matcher.matches_tags(tags_code)
+            )
             if has_tags and _may_match(queue, code, matcher):
                 record = self._log.record(log_offset, size)
                 if record is not None:
@@ -380,6 +397,32 @@ class QueueReader:
                 written = min(self._log.written_to, segment.end_offset) - segment.base_offset
                 parts.append(_cold_part(segment, start, stop, written))
         return parts
+
+
+def cold_search(queue: ConsumeQueue, offset: int) -> list[ColdPart]:
+    """Return what the search for the unit of a queue offset reads and is not in memory.
+
+    That is all of a file if a part of it is not there: the search goes to and fro in it.
+    """
+    if not queue.holds_batches:
+        return []
+    low, high = queue.first_unit, queue.recent_from()
+    while low < high:
+        middle = (low + high) // 2
+        at = middle * queue.unit_bytes
+        segment = queue.segments.find(at)
+        if segment is None:  # deleted meanwhile
+            return []
+        at -= segment.base_offset
+        if not segment.is_resident(at, at + queue.unit_bytes):
+            written = queue.end_unit * queue.unit_bytes - segment.base_offset
+            end = min(written, segment.size_bytes)
+            return [ColdPart(segment.file, 0, end, end)]
+        if queue.offset_of(middle) <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return []
 
 
 def _cold_ext_units(queue: ConsumeQueue, first: int, last: int) -> list[ColdPart]:
@@ -415,7 +458,7 @@ class _Scan:
 
     queue: ConsumeQueue
     matcher: Any
-    offset: int
+    number: int
     count: int
     size_sum: int
     last_end: int
@@ -456,38 +499,46 @@ class _Scan:
         """Fill a result; return False if a unit was repaired that was read before."""
         queue, matcher = self.queue, self.matcher
         self._begin(result)
-        while self.offset < self.stop:
-            if self.offset >= self.units_end and not self._find_units():
+        while self.number < self.stop:
+            if self.number >= self.units_end and not self._find_units():
                 result.status = _OFFSET_FOUND_NULL
                 break
             log_offset, size, code = record_layout.read_unit(
-                self.memory, self.offset * _UNIT_BYTES + self.shift
+                self.memory, self.number * self.unit_bytes + self.shift
             )
             self.last_log_offset = log_offset
             if log_offset < self.log_min:
                 if self._skip_damaged():
                     continue
                 break
-            if self.count > 0 and self._is_full(log_offset, size):
+            messages = 1
+            if self.holds_batches:
+                messages = queue.offset_behind(self.number) - queue.offset_of(self.number)
+            if self.count > 0 and self._is_full(log_offset, size, messages):
                 break
             if matcher is not None:
                 tags_code = queue.tags_code_of(code)
-                # A code up to the limit has lost its extension unit: the client compares the tags.
-                if tags_code > _ADDRESS_MAX and not (
-                    tags_code == self.wanted_code
-                    if self.is_one_tag
-                    else matcher.matches_tags(tags_code)
+                # A code up to the limit has lost its extension unit, and a batch without tags may
+                # have messages with tags: the client compares them.
+                if (
+                    tags_code > _ADDRESS_MAX
+                    and not (self.holds_batches and tags_code == 0)
+                    and not (
+                        tags_code == self.wanted_code
+                        if self.is_one_tag
+                        else matcher.matches_tags(tags_code)
+                    )
                 ):
-                    self.offset += 1
+                    self.number += 1
                     continue
             if self.evaluates:
                 if self.uses_bitmaps and not _may_match(queue, code, matcher):
-                    self.offset += 1
+                    self.number += 1
                     continue
                 if not self._may_evaluate(result, log_offset, size):
                     break
             if not (self.run_end == log_offset and 0 < size <= self.run_limit - log_offset):
-                if log_offset < self.last_end and self.repair.repair_around(queue, self.offset):
+                if log_offset < self.last_end and self.repair.repair_around(queue, self.number):
                     return False
                 self._close_run(result)
                 if not self._begin_run(log_offset, size):
@@ -496,24 +547,27 @@ class _Scan:
                     break
             if self.evaluates and not self._matches_properties(log_offset, size):
                 self._close_run(result)
-                self.offset += 1
+                self.number += 1
                 continue
             self.run_end += size
             self.last_end = self.run_end
             self.size_sum += size
-            self.count += 1
-            self.offset += 1
+            self.count += messages
+            self.number += 1
         self._close_run(result)
         self._finish(result)
         return True
 
     def _begin(self, result: GetResult) -> None:
         limits, matcher = self.limits, self.matcher
-        self.offset = result.next_begin_offset
+        self.start = self.number = self.queue.number_of(result.next_begin_offset)
         self.log_end = self.log.readable_to()
         self.log_min = self.log.min_offset()
         units = max(limits.units, min(self.max_count, _UNITS_MAX))
-        self.stop = min(result.max_offset, self.offset + units)
+        end = self.queue.number_of(result.max_offset - 1) + 1
+        self.stop = min(end, self.number + units)
+        self.unit_bytes = self.queue.unit_bytes
+        self.holds_batches = self.queue.holds_batches
         self.units_end = 0
         self.run_start = self.run_end = self.run_limit = self.last_end = 0
         self.count = self.size_sum = 0
@@ -531,12 +585,12 @@ class _Scan:
     def _find_units(self) -> bool:
         """Find the memory of the next units; return False if it does not exist."""
         queue = self.queue
-        if queue.is_buffered(self.offset):
+        if queue.is_buffered(self.number):
             self.memory = queue.buffer_memory()
-            self.shift = queue.buffer_position(self.offset) - self.offset * _UNIT_BYTES
+            self.shift = queue.buffer_position(self.number) - self.number * self.unit_bytes
             self.units_end = self.stop
             return True
-        units: Any = queue.segments.find(self.offset * _UNIT_BYTES)
+        units: Any = queue.segments.find(self.number * self.unit_bytes)
         if units is None:
             return False
         self.memory = units.memory
@@ -549,17 +603,17 @@ class _Scan:
 
         A unit that was repaired is read again.
         """
-        if self.repair.repair(self.queue, self.offset):
+        if self.repair.repair(self.queue, self.number):
             return True
         self.is_removing = True
-        self.offset += 1
+        self.number += 1
         return bool(self.repair.searches < self.searches_max)
 
-    def _is_full(self, log_offset: int, size: int) -> bool:
-        """Return whether a result with messages has no room for another one."""
+    def _is_full(self, log_offset: int, size: int, messages: int) -> bool:
+        """Return whether a result with messages has no room for another record."""
         limits = self.limits
         size_sum = self.size_sum + size
-        if self.count >= self.max_count or size_sum > self.max_bytes:
+        if self.count + messages > self.max_count or size_sum > self.max_bytes:
             return True
         if self.log_end - log_offset > limits.memory_bytes:
             return size_sum > limits.bytes_on_disk or self.count >= limits.count_on_disk
@@ -600,7 +654,10 @@ class _Scan:
     def _finish(self, result: GetResult) -> None:
         result.count = self.count
         result.size_bytes = self.size_sum
-        result.next_begin_offset = self.offset
+        if self.number > self.start:  # it goes on, and not beyond the end, if units are damaged
+            behind = self.queue.offset_behind(self.number - 1)
+            least = result.next_begin_offset + 1
+            result.next_begin_offset = min(max(behind, least), result.max_offset)
         if self.count > 0:
             result.status = _FOUND
         elif self.is_removing and result.status is _NO_MATCHED_MESSAGE:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cometmq.model.errors import CometError
-from cometmq.model.flags import SysFlag
 from cometmq.store.log.record_scan import RecordFacts, read_facts
 from cometmq.store.log.segments import Segments
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -99,9 +98,9 @@ def dispatch_again(
 def _complete_unit(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher) -> None:
     """Write the unit of a record again if only a part of it was written: the disk was full."""
     queue = table.find(facts.topic.decode(errors="replace"), facts.queue_id)
-    number = facts.queue_offset
-    if queue is None or not queue.min_offset <= number < queue.max_offset:
+    if queue is None or not queue.min_offset <= facts.queue_offset < queue.max_offset:
         return
+    number = queue.number_of(facts.queue_offset)
     met = queue.unit(number)
     right = facts.log_offset, facts.total, code_of(facts, queue, table, dispatcher, met[2])
     if met != right:
@@ -183,18 +182,15 @@ def _dispatch(
 
     ``is_alone`` if others of its queue may be missing before it.
     """
-    if facts.sys_flag & SysFlag.INNER_BATCH:  # of a topic of RocketMQ 5 that was deleted there
-        logger.debug("batch in one record not dispatched physical_offset=%d", facts.log_offset)
-        return
     try:
         topic = table.topic(facts.topic.decode())
-        queue = table.queue(topic, facts.queue_id)
+        queue = table.queue_for(topic, facts.queue_id, facts.sys_flag)
     except (CometError, UnicodeDecodeError) as problem:
         logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
     queue_offset = facts.queue_offset
     is_next = queue_offset == queue.max_offset or facts.log_offset < queue.max_physical
-    if not is_next and repair is not None:
+    if not is_next and repair is not None and not queue.holds_batches:
         if repair.restore_offset(queue, facts):
             queue_offset = queue.max_offset
         elif queue_offset == queue.max_offset + 1 and queue.segments.count:

@@ -37,7 +37,7 @@ from cometmq.store.errors import StoreCorruptError
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import RecordFacts, read_facts
 from cometmq.store.log.segments import Segment, Segments
-from cometmq.store.queues.consume_queue import FILLER_SIZE, UNIT_BYTES, ConsumeQueue
+from cometmq.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.dispatch import Dispatcher, QueueTable
 
 logger = logging.getLogger(__name__)
@@ -75,56 +75,57 @@ class Repair:
         self.searches = 0
         """How often the record of a unit was searched for reads."""
 
-    def repair(self, queue: ConsumeQueue, offset: int) -> bool:
+    def repair(self, queue: ConsumeQueue, number: int) -> bool:
         """Repair a unit whose message cannot be read; return whether it can be read now.
 
         It cannot if the record is deleted, if there never was one, or if it is not found.
 
         Args:
             queue: its queue.
-            offset: of the unit, between the bounds of the queue.
+            number: of the unit, between the bounds of the queue.
         """
-        met = queue.unit(offset)
-        key = queue.topic, queue.queue_id, offset
-        if met[1] == FILLER_SIZE or key in self._known or self._is_expired(queue, offset):
+        met = queue.unit(number)
+        key = queue.topic, queue.queue_id, number
+        where = queue.topic, queue.queue_id, queue.offset_of(number)
+        if met[1] == FILLER_SIZE or key in self._known or self._is_expired(queue, number):
             return False
         self.searches += 1
-        facts = self.find(queue, offset)
+        facts = self.find(queue, number)
         if facts is not None and (facts.log_offset, facts.total) == met[:2]:
             return False  # it is not readable yet
         if facts is None:
-            if self._restore(queue, offset):
+            if self._restore(queue, number):
                 return True
             if self._is_new(key):
                 logger.error(
                     "damaged unit of a queue, its message is skipped topic=%s queue=%d offset=%d"
                     " path=%s position=%d met=%s, expected a record of the log",
-                    *(*key, *_location(queue, offset), met),
+                    *(*where, *_location(queue, number), met),
                 )
             return False
-        self._write(queue, offset, met, facts)
+        self._write(queue, number, met, facts)
         return True
 
-    def repair_around(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Repair the unit at an offset or the one before, which contradict each other.
+    def repair_around(self, queue: ConsumeQueue, number: int) -> bool:
+        """Repair the unit with a number or the one before, which contradict each other.
 
         Returns:
             Whether any was repaired.
         """
         changed = False
-        for number in (offset - 1, offset):
-            if number >= queue.min_offset and not self._is_sound(queue, number):
-                changed |= self.repair(queue, number)
+        for each in (number - 1, number):
+            if each >= queue.first_unit and not self._is_sound(queue, each):
+                changed |= self.repair(queue, each)
         return changed
 
     def repair_records(
-        self, queue: ConsumeQueue, offset: int, stop: int, read: Mapping[int, int]
+        self, queue: ConsumeQueue, first: int, stop: int, read: Mapping[int, int]
     ) -> None:
         """Repair units, or the heads of their records, so that both agree.
 
         Args:
             queue: the queue.
-            offset, stop: the units, from one queue offset up to another.
+            first, stop: the units, from one number up to another.
             read: the parts of the log that were read: where each starts, and where it ends. Other
                 units are skipped: a filter has skipped them, or they lead nowhere.
 
@@ -132,7 +133,7 @@ class Repair:
             StoreCorruptError: a record cannot be repaired.
         """
         starts = sorted(read)
-        for number in range(max(offset, queue.min_offset), min(stop, queue.max_offset)):
+        for number in range(max(first, queue.first_unit), min(stop, queue.end_unit)):
             met = queue.unit(number)
             part = bisect_right(starts, met[0]) - 1
             if met[1] == FILLER_SIZE or part < 0 or met[0] >= read[starts[part]]:
@@ -149,7 +150,7 @@ class Repair:
                 self._write(queue, number, met, facts)
             elif not self._restore(queue, number):
                 path, position = _file_at(self._log.segments, met[0])
-                where = f"offset {number} of {queue.topic}-{queue.queue_id}"
+                where = f"offset {queue.offset_of(number)} of {queue.topic}-{queue.queue_id}"
                 error = StoreCorruptError(path, position, problem, f"the message at {where}")
                 if self._is_new(damage):
                     logger.error("damaged message, pulls are refused error=%s", error)
@@ -164,28 +165,30 @@ class Repair:
         self._known.add(key)
         return True
 
-    def has_damaged_record(self, queue: ConsumeQueue, offset: int) -> bool:
+    def has_damaged_record(self, queue: ConsumeQueue, number: int) -> bool:
         """Return whether a unit is right, but its record is damaged."""
-        record = self._record_of(queue, offset)
+        record = self._record_of(queue, number)
         if record is None:
             return False
-        log_offset, size, _ = queue.unit(offset)
+        log_offset, size, _ = queue.unit(number)
         total, magic, _, queue_id, _, queue_offset, met_offset, _ = PREFIX.unpack_from(record)
         met = total, queue_id, queue_offset, met_offset
-        if magic in (MAGIC_V1, MAGIC_V2) and met == (size, queue.queue_id, offset, log_offset):
+        expected = size, queue.queue_id, queue.offset_of(number), log_offset
+        if magic in (MAGIC_V1, MAGIC_V2) and met == expected:
             return True
-        return self._restored(queue, offset, record) is not None
+        return self._restored(queue, number, record) is not None
 
-    def _restore(self, queue: ConsumeQueue, offset: int) -> bool:
+    def _restore(self, queue: ConsumeQueue, number: int) -> bool:
         """Write what is known of a record into its head again; return whether it is whole then."""
-        record = self._record_of(queue, offset)
-        restored = None if record is None else self._restored(queue, offset, record)
+        record = self._record_of(queue, number)
+        restored = None if record is None else self._restored(queue, number, record)
         if restored is None:
             return False
-        log_offset = queue.unit(offset)[0]
+        log_offset = queue.unit(number)[0]
         segment = self._log.segments.find(log_offset)
         assert segment is not None
-        self._write_record(queue, offset, segment, log_offset - segment.base_offset, restored)
+        position = log_offset - segment.base_offset
+        self._write_record(queue, queue.offset_of(number), segment, position, restored)
         return True
 
     def restore_offset(self, queue: ConsumeQueue, facts: RecordFacts) -> bool:
@@ -269,9 +272,9 @@ class Repair:
     @staticmethod
     def _leads_to(queue: ConsumeQueue, facts: RecordFacts) -> bool:
         """Return whether a unit of a queue leads to a record."""
-        number = facts.queue_offset
-        if not queue.min_offset <= number < queue.max_offset:
+        if not queue.min_offset <= facts.queue_offset < queue.max_offset:
             return False
+        number = queue.number_of(facts.queue_offset)
         return queue.unit(number)[:2] == (facts.log_offset, facts.total)
 
     @staticmethod
@@ -284,9 +287,9 @@ class Repair:
             *(queue.topic, queue.queue_id, offset, segment.file.path, position),
         )
 
-    def _record_of(self, queue: ConsumeQueue, offset: int) -> bytes | None:
+    def _record_of(self, queue: ConsumeQueue, number: int) -> bytes | None:
         """Return the bytes of a record, as its unit says where they are; None if they cannot be."""
-        log_offset, size, _ = queue.unit(offset)
+        log_offset, size, _ = queue.unit(number)
         segment = self._log.segments.find(log_offset)
         if segment is None or not RECORD_BYTES_MIN <= size <= segment.end_offset - log_offset:
             return None
@@ -295,12 +298,12 @@ class Repair:
         position = log_offset - segment.base_offset
         return bytes(segment.view[position : position + size])
 
-    def _restored(self, queue: ConsumeQueue, offset: int, met: bytes) -> bytes | None:
+    def _restored(self, queue: ConsumeQueue, number: int, met: bytes) -> bytes | None:
         """Return a record with what the queue knows of it; None if it is damaged elsewhere.
 
         A whole record to which another unit leads is not damaged: the unit is.
         """
-        log_offset = queue.unit(offset)[0]
+        log_offset = queue.unit(number)[0]
         segment = self._log.segments.find(log_offset)
         assert segment is not None
         facts = read_facts(segment, log_offset - segment.base_offset, True)
@@ -308,83 +311,83 @@ class Repair:
             other = self._table.find(facts.topic.decode(errors="replace"), facts.queue_id)
             if other is not None and self._leads_to(other, facts):
                 return None
-        return _with_head(met, queue, offset, log_offset)
+        return _with_head(met, queue, queue.offset_of(number), log_offset)
 
     def _write(
-        self, queue: ConsumeQueue, offset: int, met: tuple[int, int, int], facts: RecordFacts
+        self, queue: ConsumeQueue, number: int, met: tuple[int, int, int], facts: RecordFacts
     ) -> None:
         code = met[2]
         if queue.ext is None:
             topic = self._table.topic(queue.topic)
             code = self._dispatcher.tags_code(topic, facts.store_ms, facts.properties)
-        queue.replace(offset, facts.log_offset, facts.total, code)
+        queue.replace(number, facts.log_offset, facts.total, code)
         logger.error(
             "damaged unit of a queue repaired topic=%s queue=%d offset=%d path=%s position=%d"
             " met=%s written=%s",
-            *(queue.topic, queue.queue_id, offset, *_location(queue, offset), met),
+            *(queue.topic, queue.queue_id, facts.queue_offset, *_location(queue, number), met),
             (facts.log_offset, facts.total, code),
         )
 
-    def _is_expired(self, queue: ConsumeQueue, offset: int) -> bool:
+    def _is_expired(self, queue: ConsumeQueue, number: int) -> bool:
         """Return whether the record of a damaged unit is deleted, as its neighbours show.
 
         The lower bound of a queue follows a little later.
         """
         log_min = self._log.min_offset()
-        if offset + 1 < queue.max_offset:
-            log_offset, size, _ = queue.unit(offset + 1)
+        if number + 1 < queue.end_unit:
+            log_offset, size, _ = queue.unit(number + 1)
             # A filler, or a neighbour that is damaged too, shows nothing.
             if 0 <= log_offset < log_min and 0 < size <= log_min - log_offset:
                 return True
-        log_offset, size, _ = queue.unit(offset)
+        log_offset, size, _ = queue.unit(number)
         if not 0 <= log_offset < log_min or size <= 0:
             return False
-        return offset == queue.min_offset or queue.unit(offset - 1)[0] < log_min
+        return number == queue.first_unit or queue.unit(number - 1)[0] < log_min
 
-    def follows(self, queue: ConsumeQueue, offset: int) -> bool:
+    def follows(self, queue: ConsumeQueue, number: int) -> bool:
         """Return whether a unit is behind the one before, as far as that one is sound."""
-        base = queue.segments.first_base() // UNIT_BYTES
-        if offset <= base or queue.unit(offset - 1)[0] < queue.unit(offset)[0]:
+        base = queue.segments.first_base() // queue.unit_bytes
+        if number <= base or queue.unit(number - 1)[0] < queue.unit(number)[0]:
             return True
-        return not self._is_sound(queue, offset - 1)
+        return not self._is_sound(queue, number - 1)
 
-    def fill_if_expired(self, queue: ConsumeQueue, offset: int) -> bool:
+    def fill_if_expired(self, queue: ConsumeQueue, number: int) -> bool:
         """Replace a damaged unit by a filler if its record is deleted; return whether it was."""
-        if not self._is_expired(queue, offset):
-            base = queue.segments.first_base() // UNIT_BYTES
-            if offset <= base or self.has_damaged_record(queue, offset):
+        if not self._is_expired(queue, number):
+            base = queue.segments.first_base() // queue.unit_bytes
+            if number <= base or self.has_damaged_record(queue, number):
                 return False
-            before, size, _ = queue.unit(offset - 1)
+            before, size, _ = queue.unit(number - 1)
             is_behind_deleted = 0 <= before < self._log.min_offset() and size > 0
-            if not is_behind_deleted or self.find(queue, offset) is not None:
+            if not is_behind_deleted or self.find(queue, number) is not None:
                 return False
-        queue.replace(offset, 0, FILLER_SIZE, 0)
+        queue.replace(number, 0, FILLER_SIZE, 0)
         return True
 
-    def _span(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+    def _span(self, queue: ConsumeQueue, number: int) -> tuple[int, int]:
         """Return where the record of a unit may be: between the records of its sound neighbours."""
-        start = self._end_before(queue, offset)
+        start = self._end_before(queue, number)
         if start is None:
             return 0, 0
-        return start, min(self._start_behind(queue, offset), start + _SEARCHED_BYTES_MAX)
+        return start, min(self._start_behind(queue, number), start + _SEARCHED_BYTES_MAX)
 
-    def searched_bytes(self, queue: ConsumeQueue, offset: int) -> int:
+    def searched_bytes(self, queue: ConsumeQueue, number: int) -> int:
         """Return how much of the log `find` searches at most."""
-        start, stop = self._span(queue, offset)
+        start, stop = self._span(queue, number)
         return stop - start
 
-    def find(self, queue: ConsumeQueue, offset: int) -> RecordFacts | None:
+    def find(self, queue: ConsumeQueue, number: int) -> RecordFacts | None:
         """Return the record of a damaged unit; None if it is not found.
 
         If one bit was changed, the unit shows where it is. Else it is searched between the records
         of the sound units around it.
         """
-        log_offset = queue.unit(offset)[0] & (2**63 - 1)
+        log_offset, offset = queue.unit(number)[0] & (2**63 - 1), queue.offset_of(number)
         for changed in (0, *(1 << bit for bit in range(63))):
             met = self._facts_at(log_offset ^ changed)
             if met is not None and met.queue_offset == offset and self._is_of(queue, met):
                 return met
-        start, stop = self._span(queue, offset)
+        start, stop = self._span(queue, number)
         for facts in self._records(start, stop):
             if facts.queue_offset == offset and self._is_of(queue, facts):
                 return facts
@@ -423,33 +426,33 @@ class Repair:
             if start >= segment.end_offset:
                 segment = self._log.segments.find(start)
 
-    def _end_before(self, queue: ConsumeQueue, offset: int) -> int | None:
+    def _end_before(self, queue: ConsumeQueue, number: int) -> int | None:
         """Return a log offset before the record where another one begins; None if unknown."""
         log_min = self._log.min_offset()
-        number = offset - 1
-        while number >= queue.min_offset:
-            if offset - number > _NEIGHBOURS_MAX:
+        near = number - 1
+        while near >= queue.first_unit:
+            if number - near > _NEIGHBOURS_MAX:
                 return None
-            log_offset, size, _ = queue.unit(number)
-            if self._is_sound(queue, number):
+            log_offset, size, _ = queue.unit(near)
+            if self._is_sound(queue, near):
                 return log_offset + size
-            number -= 1
+            near -= 1
         return log_min
 
-    def _start_behind(self, queue: ConsumeQueue, offset: int) -> int:
+    def _start_behind(self, queue: ConsumeQueue, number: int) -> int:
         """Return a log offset behind the record."""
-        for number in range(offset + 1, min(offset + _NEIGHBOURS_MAX, queue.max_offset)):
-            if self._is_sound(queue, number):
-                return queue.unit(number)[0]
+        for near in range(number + 1, min(number + _NEIGHBOURS_MAX, queue.end_unit)):
+            if self._is_sound(queue, near):
+                return queue.unit(near)[0]
         return self._log.written_to
 
-    def _is_sound(self, queue: ConsumeQueue, offset: int) -> bool:
+    def _is_sound(self, queue: ConsumeQueue, number: int) -> bool:
         """Return whether the record of a unit is where the unit says."""
-        return self._problem(queue, offset, check_crc=False) is None
+        return self._problem(queue, number, check_crc=False) is None
 
-    def _problem(self, queue: ConsumeQueue, offset: int, *, check_crc: bool) -> str | None:
+    def _problem(self, queue: ConsumeQueue, number: int, *, check_crc: bool) -> str | None:
         """Return what contradicts a unit where its record should be; None if nothing does."""
-        log_offset, size, _ = queue.unit(offset)
+        log_offset, size, _ = queue.unit(number)
         segment = self._log.segments.find(log_offset)
         if segment is None:
             return f"a unit for log offset {log_offset}"
@@ -460,7 +463,7 @@ class Repair:
             return f"a record of {facts.total} bytes"
         if (facts.topic, facts.queue_id) != (queue.topic.encode(), queue.queue_id):
             return f"a record of {facts.topic!r}-{facts.queue_id}"
-        if facts.queue_offset != offset:
+        if facts.queue_offset != queue.offset_of(number):
             return f"the record of offset {facts.queue_offset}"
         return None
 
@@ -498,8 +501,9 @@ def _file_at(segments: Segments, log_offset: int) -> tuple[Path, int]:
     return (Path(), 0) if segment is None else (segment.file.path, log_offset - segment.base_offset)
 
 
-def _location(queue: ConsumeQueue, offset: int) -> tuple[Path, int]:
+def _location(queue: ConsumeQueue, number: int) -> tuple[Path, int]:
     """Return the file of a unit, and the byte in it."""
-    segment = queue.segments.find(offset * UNIT_BYTES)
+    at = number * queue.unit_bytes
+    segment = queue.segments.find(at)
     assert segment is not None
-    return segment.file.path, offset * UNIT_BYTES - segment.base_offset
+    return segment.file.path, at - segment.base_offset

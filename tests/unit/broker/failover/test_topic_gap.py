@@ -31,6 +31,7 @@ class Log:
         self.queues: dict[tuple[str, int], int] = {}
         self.written_to = 0
         self.min_log_offset = 0
+        self.batch_topics: set[str] = set()
 
     def put(self, topic: str, queue_id: int = 0) -> int:
         """Append a message of 100 bytes, and return its log offset."""
@@ -51,6 +52,9 @@ class Log:
 
     def cold_record(self, log_offset: int, size_bytes: int) -> None:
         return None
+
+    def holds_batches(self, topic: str) -> bool:
+        return topic in self.batch_topics
 
     def written_record_at(self, log_offset: int, size_bytes: int) -> None:
         """Messages have no content here."""
@@ -108,15 +112,14 @@ async def test_topics_behind_the_last_copy_are_created_from_their_queues(slave: 
     assert "deleted" not in slave.tables.topics
 
 
-async def test_a_table_with_a_topic_of_batch_queues_is_not_copied(slave: Slave) -> None:
-    """A master of RocketMQ 5 may have one; this broker could not serve it after an election."""
-    await slave.copy("before")
-    topic = TopicConfig(topic_name="in-batches", attributes={"queue.type": "BatchCQ"})
-    wrapper = TopicConfigSerializeWrapper(topic_config_table={"in-batches": topic})
-    with pytest.raises(StoreError, match="topic in-batches hold batches"):
-        await slave.tables.topics.copy(wrapper, slave.log.written_to)
-    assert "before" in slave.tables.topics
-    assert "in-batches" not in slave.tables.topics
+async def test_a_topic_whose_queues_hold_batches_is_created_as_such(slave: Slave) -> None:
+    """RocketMQ does not open a store with such queues of another topic."""
+    slave.log.put("in-batches")
+    slave.log.batch_topics.add("in-batches")
+    await slave.gap.begin_epoch(1)
+    created = slave.tables.topics.get("in-batches")
+    assert created is not None
+    assert created.attributes == {"queue.type": "BatchCQ"}
 
 
 async def test_a_topic_gets_the_further_queues_of_messages_behind_the_last_copy(

@@ -15,7 +15,7 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.store import CONFIRMS_ALL, MessageStore, StoreUnavailableError, TagMatcher
 from support.stores.cold_files import ColdDisk
 from support.stores.faulty_files import FaultyFiles
-from support.stores.small_stores import TOPIC, opened, put, small_settings
+from support.stores.small_stores import TOPIC, opened, put, put_as_one, small_settings
 
 HOLD_MS = 60_000
 
@@ -108,6 +108,25 @@ async def test_a_pull_is_notified_when_its_message_is_on_disk(waiting: Waiting) 
     waiting.store.flush()
     await settle()
     assert pull.runs == 1
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_batch_without_tags_notifies_a_pull_by_tags(tmp_path: Path, flush: str) -> None:
+    """Its messages may have the tags."""
+    store = opened(tmp_path, flush_disk_type=flush)
+    held = HeldPulls()
+    Arrivals(store, held, lambda _: None, lambda: None)
+    pull = Pull(TOPIC, 0, 0, TagMatcher(frozenset({java_hash("a")})), "connection")
+    assert held.hold(pull, HOLD_MS)
+    put_as_one(store, b"0", b"1", properties={"UNIQ_KEY": "B", "TAGS": "other"})
+    store.flush()
+    await settle()
+    assert pull.runs == 0
+    put_as_one(store, b"2", b"3")
+    store.flush()
+    await settle()
+    assert pull.runs == 1
+    store.close()
 
 
 async def test_a_sync_in_another_thread_notifies_as_well(waiting: Waiting) -> None:

@@ -22,7 +22,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.record import body_at, decode_record, encode_host
 from cometmq.remoting import Request
 from cometmq.store import Appended, MessageStore
-from support.stores.small_stores import put
+from support.stores.small_stores import put, put_as_one
 from support.wire.memory_link import link
 from support.wire.message_records import record
 from unit.broker.conftest import Tables
@@ -90,6 +90,14 @@ async def test_a_record_imitated_inside_a_body_cannot_be_sent_back(broker: Broke
     assert (answer.code, answer.remark) == (1, f"look message by offset failed, {at}")
     assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None
     assert (await broker.send_back()).code == 0
+
+
+async def test_a_record_with_several_messages_is_not_sent_back(broker: Broker) -> None:
+    """The consumer stores a copy of the one message that failed."""
+    batch = put_as_one(broker.store, b"1", b"2", topic="in-batches")
+    answer = await broker.send_back(offset=batch.log_offset)
+    assert (answer.code, "is a batch" in str(answer.remark)) == (1, True)
+    assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None
 
 
 async def test_a_message_sent_back_waits_in_the_delay_topic(broker: Broker) -> None:

@@ -459,13 +459,25 @@ async def test_a_delayed_retry_of_a_committed_message_is_no_half_message(door: D
     assert placement.topic == "SCHEDULE_TOPIC_XXXX"
 
 
-def test_a_batch_in_one_record_is_refused(door: Door) -> None:
-    """RocketMQ 5 stores it in topics with queues of batches only."""
+def test_a_record_that_says_that_it_is_a_batch_is_refused(door: Door) -> None:
+    """Only the broker makes such records."""
     for flag in (0x80, 0xC0):
         for route in (door.route, door.route_batch):
             code, remark = refusal(route, sys_flag=flag)
             assert (code, "queue.type=BatchCQ" in remark) == (13, True)
+        for route in (door.route, door.route_batch):
+            code, remark = refusal(route, {"INNER_NUM": "3"})
+            assert (code, "INNER_NUM" in remark) == (13, True)
     assert door.route(sys_flag=0x40).topic == "T"
+
+
+def test_a_batch_with_an_id_is_one_record_in_a_topic_that_holds_batches(door: Door) -> None:
+    assert not door.route_batch({"UNIQ_KEY": "B"}).is_one_record
+    door.topic("In", attributes={"queue.type": "BatchCQ"})
+    placement = door.route_batch({"UNIQ_KEY": "B", "WAIT": "true"}, topic="In")
+    assert placement.is_one_record
+    assert not door.route_batch({"WAIT": "true"}, topic="In").is_one_record
+    assert not door.route({"UNIQ_KEY": "A"}, topic="In").is_one_record
 
 
 @pytest.mark.parametrize("more", [{"sys_flag": 4}, {"properties": {"TRAN_MSG": "true"}}])

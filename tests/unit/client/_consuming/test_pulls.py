@@ -164,6 +164,15 @@ def test_a_wrapped_batch_is_taken_apart() -> None:
     assert inner.properties[names.MAX_OFFSET] == "90"
 
 
+def test_a_pull_from_inside_a_wrapped_batch_leaves_out_what_is_before_it() -> None:
+    """A broker returns the whole record."""
+    wrapped = record(5, batch(b"one", b"two", b"three"), sys_flag=WRAPPED)
+
+    result = result_from(answer(wrapped, record(8), nextBeginOffset=9), pull(), 6)
+
+    assert [each.queue_offset for each in result.messages] == [6, 7, 8]
+
+
 @pytest.mark.parametrize("offsets", [(6, 5), (5, 5), (4, 6, 5, 7), (-1, 0)], ids=str)
 def test_offsets_that_do_not_rise_are_an_error(offsets: tuple[int, ...]) -> None:
     """Else a commit could pass a message that is not consumed."""

@@ -382,7 +382,7 @@ def test_a_flush_syncs_the_files_of_released_queues(tmp_path: Path) -> None:
 
     names = [tmp_path / "0" / f"{base:020d}" for base in (0, 20 * UNITS)]
     assert queues.files.synced == names
-    assert first.flushed_offset == UNITS + 1
+    assert first.flushed_unit == UNITS + 1
     assert queues.limit.mapped == 1  # it is not mapped for that
 
 

@@ -194,11 +194,11 @@ def test_a_flush_waits_for_enough_pages(tmp_path: Path) -> None:
     assert queue.due_pages() == 1
     queue.flush()
     assert queue.due_pages() == 0
-    assert queue.flushed_offset == 205
+    assert queue.flushed_unit == 205
     fill(queue, 1, start=205)
     assert queue.due_pages() == 0
     queue.flush()
-    assert queue.flushed_offset == 206
+    assert queue.flushed_unit == 206
 
 
 def test_a_unit_outside_the_files_cannot_be_asked_for(queue: ConsumeQueue) -> None:

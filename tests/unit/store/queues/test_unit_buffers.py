@@ -387,7 +387,7 @@ def test_a_rewind_during_a_sync_loses_no_later_unit(open_store: Open) -> None:
     queue.begin_sync()
     queue.rewind(queue.unit(8)[0])
     queue.end_sync()
-    assert (queue.max_offset, queue.flushed_offset) == (8, 8)
+    assert (queue.max_offset, queue.flushed_unit) == (8, 8)
     queue.put(8, 100_000, 77, 5, 1)
     queue.put(9, 100_077, 77, 5, 1)
     queue.write_and_release_buffer()

@@ -13,7 +13,12 @@ from cometmq.client._pop.calls import ReceiptHandle, handles_of
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
+from cometmq.protocol.bodies.pop import (
+    BatchAck,
+    BatchAckMessageRequestBody,
+    MessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pop import (
@@ -74,6 +79,34 @@ class Consumer:
         )
         return response.code
 
+    async def ack_together(self, *handles: ReceiptHandle) -> int:
+        """Acknowledge messages with one request, as the Java client does."""
+        acks = []
+        for handle in handles:
+            start = int(handle.text.split()[0])
+            bits = 1 << (handle.offset - start)
+            acks.append(
+                BatchAck(
+                    consumer_group=GROUP,
+                    topic=TOPIC,
+                    retry=handle.kind,
+                    start_offset=start,
+                    queue_id=handle.queue_id,
+                    revive_queue_id=int(handle.text.split()[3]),
+                    pop_time=handle.pop_time_ms,
+                    invisible_time=handle.invisible_ms,
+                    bit_set=bits.to_bytes(8, "little"),
+                )
+            )
+        body = BatchAckMessageRequestBody(broker_name="pair", acks=acks)
+        response = await self._client.call(
+            self._broker.address,
+            RequestCode.BATCH_ACK_MESSAGE,
+            body=body.encode(),
+            timeout=LIMIT_S,
+        )
+        return response.code
+
 
 @pytest.fixture
 async def client() -> Any:
@@ -126,6 +159,26 @@ async def test_what_is_in_flight_goes_over_to_the_new_master(
             await asyncio.sleep(0.05)
     assert sorted(again) == [b"3", b"4", b"5"]
     assert now_ms() >= popped[0][1].expires_ms()
+
+
+@pytest.mark.parametrize("second_form", ["false", "true"])
+async def test_a_batch_of_acknowledgements_has_redelivered_messages_too(
+    pairs: Pairs, client: RemotingClient, second_form: str
+) -> None:
+    """An item names the topic of the message, and whether the message was redelivered."""
+    master = await prepared(pairs, 2, enableRetryTopicV2=second_form)
+    points = master.features.pop.check_points.points
+    consumer = Consumer(client, master)
+    assert len(await consumer.pop(invisible_time=1_000)) == 2
+    popped: list[tuple[StoredMessage, ReceiptHandle]] = []
+    async with asyncio.timeout(LIMIT_S):
+        while len(popped) < 2:
+            popped += await consumer.pop()
+            await asyncio.sleep(0.05)
+    assert {handle.kind for _, handle in popped} == {"2" if second_form == "true" else "1"}
+    assert points.in_flight == 2
+    assert await consumer.ack_together(*(handle for _, handle in popped)) == 0
+    assert points.in_flight == 0
 
 
 async def test_a_stop_and_a_start_keep_what_is_in_flight(

@@ -21,7 +21,14 @@ from cometmq.broker.checks import check_number, sent_to_slave
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
 from cometmq.broker.pop.orders import IGNORED, UNKNOWN, Orders
 from cometmq.broker.pop.pops import INVISIBLE_MS_MAX
-from cometmq.broker.pop.receipts import ORDERED, Receipt, read_receipt
+from cometmq.broker.pop.receipts import (
+    ORDERED,
+    RETRY_V1,
+    RETRY_V2,
+    Receipt,
+    read_receipt,
+    retry_topic_of,
+)
 from cometmq.broker.pop.records import MESSAGES_MAX, AckOf
 from cometmq.broker.prerequisites import (
     PrerequisiteError,
@@ -254,7 +261,8 @@ class AckHandler:
         is_own = body.broker_name in ("", self._log.broker_name)
         for item in body.acks if is_own else ():
             bits = int.from_bytes(item.bit_set[: BITS_MAX // 8], "little")
-            config = self._topics.get(item.topic)
+            topic = _topic_of(item)
+            config = self._topics.get(topic)
             if not bits or config is None or not 0 <= item.queue_id < config.read_queue_nums:
                 continue
             receipt = Receipt(
@@ -267,14 +275,14 @@ class AckHandler:
             if receipt.revive_queue == ORDERED:
                 log_end = max(log_end, self._ack_ordered_item(item, receipt, bits))
                 continue
-            point = self._find(item.consumer_group, item.topic, item.queue_id, receipt)
+            point = self._find(item.consumer_group, topic, item.queue_id, receipt)
             if point is not None:
                 acks[point] = acks.get(point, 0) | _bits_in(point, bits)
             elif self._may_be_early(receipt):
                 offsets = _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]
                 ack = AckOf(
                     item.consumer_group,
-                    item.topic,
+                    topic,
                     item.queue_id,
                     receipt.start,
                     receipt.pop_ms,
@@ -294,7 +302,7 @@ class AckHandler:
         for offset in _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]:
             with contextlib.suppress(ResponseError):  # one that was not popped
                 end = self._acknowledge_ordered(
-                    item.consumer_group, item.topic, item.queue_id, offset, receipt
+                    item.consumer_group, _topic_of(item), item.queue_id, offset, receipt
                 )
                 log_end = max(log_end, end)
         return log_end
@@ -464,6 +472,14 @@ def _refused(problem: StoreError) -> ResponseError:
     return ResponseError(
         ResponseCode.SERVICE_NOT_AVAILABLE, f"the acknowledgement was not stored: {problem}"
     )
+
+
+def _topic_of(item: BatchAck) -> str:
+    """Return the topic that was popped: an item for redelivered messages names the original one."""
+    if item.retry not in (RETRY_V1, RETRY_V2):
+        return item.topic
+    second = item.retry == RETRY_V2
+    return retry_topic_of(item.consumer_group, item.topic, is_second_form=second)
 
 
 def _offsets_in(start: int, bits: int) -> list[int]:

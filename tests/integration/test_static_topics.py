@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
 from support.checks.waiting import Changes, until
+from support.processes.howto_pages import following
 
 LOGICAL = "__syslo__global__"
 
@@ -228,3 +230,19 @@ async def test_a_broker_refuses_a_file_with_the_mapping_of_another_broker(
 
     with pytest.raises(Exception, match="mapping of topic T of broker d, expected e"):
         await brokers.start("d", brokerName="e")
+
+
+async def test_the_steps_of_the_page_move_all_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following("move-queues", tmp_path) as guide:
+        monkeypatch.setenv("NAMESRV_ADDR", guide.name_servers)
+        for server in ("namesrv", "a.conf", "b.conf"):
+            guide.start(server)
+
+        printed = await asyncio.to_thread(guide.run_all)
+
+        assert printed.count("move queue 0 of orders") == 2
+        assert re.search(r"^__syslo__global__ +3 +0 +1", printed, re.MULTILINE), printed
+        async with AdminClient(guide.name_servers) as admin:
+            assert set(leaders_of(await admin.static_parts("orders")).values()) == {"broker-b"}

@@ -113,6 +113,7 @@ def assemble(
         needs_greeting=access.control is not None,
     )
     producer_sessions = ProducerSessionsFeature(core, durability)
+    static_topics = StaticTopicsFeature(core, durability, registration.announce, name_servers)
     sources = Sources(
         core,
         durability.commit,
@@ -122,9 +123,9 @@ def assemble(
         replication.log_copy,
         None if elected is None else elected.role,
         producer_sessions.sessions,
+        static_topics.brokers,
     )
     clients = ClientsFeature(core, forwards)
-    static_topics = StaticTopicsFeature(core, durability, registration.announce, name_servers)
     offsets = OffsetsFeature(core, forwards, static_topics)
     pulling = PullingFeature(core, durability, delay, access.control, static_topics, offsets)
     registers = RegistrationFeature(core, registration, replication, name_servers)

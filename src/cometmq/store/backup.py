@@ -331,7 +331,8 @@ class _Taking:
                     self._copy_file(source, self._part / entry.name)
 
     def _copy_topics(self) -> None:
-        for name in ("topics", "subscriptionGroup"):
+        # A start adds the queues of a newer mapping to its topic.
+        for name in ("topics", "topicQueueMapping", "subscriptionGroup"):
             self._copy_table(f"config/{name}.json", f"config/{name}.json.changes")
 
     def _copy_table(self, whole: str, changes: str) -> None:

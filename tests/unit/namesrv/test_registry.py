@@ -21,7 +21,7 @@ from cometmq.namesrv.registry import (
 from cometmq.namesrv.routes.route_data import route_of
 from cometmq.namesrv.topics.handler import topics_of_cluster
 from cometmq.protocol.bodies.common import DataVersion
-from cometmq.protocol.bodies.route import QueueData
+from cometmq.protocol.bodies.route import QueueData, TopicQueueMappingInfo
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
 CLUSTER = "c"
@@ -74,12 +74,16 @@ def server() -> Iterator[Server]:
     """A server; in the end it must know exactly the topics of each broker that has rows."""
     server = Server()
     yield server
-    expected: dict[str, set[str]] = {}
-    for table in (server.registry.topics, server.registry.mappings):
+    registry = server.registry
+    for table, index in (
+        (registry.topics, registry._topics_of),
+        (registry.mappings, registry._mapped_of),
+    ):
+        expected: dict[str, set[str]] = {}
         for topic, rows in table.items():
             for broker_name in rows:
                 expected.setdefault(broker_name, set()).add(topic)
-    assert server.registry._topics_of == expected
+        assert index == expected
 
 
 # --- registration -----------------------------------------------------------------------------
@@ -91,6 +95,52 @@ async def test_topics_of_a_master_are_routed(server: Server) -> None:
     assert route is not None
     assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].perm) == (3, 4)
     assert route.broker_datas[0].broker_addrs == {0: MASTER}
+
+
+def static(broker: str = "a", *, version: int, **changes: Any) -> Registration:
+    """The registration of a broker that leads queue 0 of the static topic T."""
+    info = TopicQueueMappingInfo(topic="T", bname=broker, total_queues=2, curr_id_map={0: 0})
+    facts = {"broker_name": broker, "address": f"{broker}:1", "mappings": {"T": info}}
+    version_of = {"version": DataVersion(counter=version, timestamp=5)}
+    return registration(**(facts | version_of | changes))
+
+
+async def test_the_queues_of_a_static_topic_stay_while_any_broker_has_it(server: Server) -> None:
+    for name in ("a", "b"):
+        await server.register(static(name, version=1))
+    await server.registry.unregister(BrokerKey(CLUSTER, "a:1"), "a")
+    assert server.registry.mappings["T"].keys() == {"a", "b"}
+    await server.registry.unregister(BrokerKey(CLUSTER, "b:1"), "b")
+    assert server.registry.mappings == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"mappings": {}}, False),
+        ({"mappings": {}, "topics": topics("U", "V")}, False),
+        ({"mappings": {}, "topics": topics("U"), "is_part": True}, True),
+        ({"mappings": {}, "topics": topics("T"), "is_part": True}, False),
+        ({"mappings": {}, "version": 1}, True),
+    ],
+    ids=["not static", "deleted", "a part without it", "a part with it", "nothing new"],
+)
+async def test_a_topic_that_is_static_no_more_loses_its_mapping(
+    server: Server, changes: dict[str, Any], stays: bool
+) -> None:
+    await server.register(static(version=1))
+    await server.register(static(**({"version": 2} | changes)))
+    assert ("T" in server.registry.mappings) is stays
+
+
+async def test_a_deleted_topic_has_no_mapping_of_brokers_that_are_away_either(
+    server: Server,
+) -> None:
+    for name in ("a", "b"):
+        await server.register(static(name, version=1))
+    await server.registry.unregister(BrokerKey(CLUSTER, "a:1"), "a")
+    await server.registry.delete_topic("T")
+    assert server.registry.mappings == {}
 
 
 async def test_topics_of_a_slave_are_not_taken(server: Server) -> None:

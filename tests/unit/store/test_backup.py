@@ -246,7 +246,7 @@ def test_a_restored_store_goes_on_where_the_backup_ends(tmp_path: Path) -> None:
     restored.close()
 
 
-@pytest.mark.parametrize("name", ["topics", "subscriptionGroup"])
+@pytest.mark.parametrize("name", ["topics", "topicQueueMapping", "subscriptionGroup"])
 def test_a_backup_has_a_table_with_the_changes_that_count_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -21,6 +21,7 @@ from cometmq.metrics.exporter import Exporter, start_exporter
 from cometmq.metrics.page import MILLISECONDS, Buckets, Page, buckets
 from cometmq.model.errors import CometError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.protocol.logical_queues import is_decided
 from cometmq.protocol.version import version_name
 from cometmq.remoting.latencies import BOUNDS_MS, request_name, response_name
 from cometmq.remoting.slices import Slices
@@ -56,6 +57,7 @@ class BrokerMetrics:
         """Fill a page."""
         slices = Slices()
         self._broker(page)
+        await self._static_topics(page, slices)
         self._store(page)
         await self._clients(page, slices)
         await self._messages_in(page, slices)
@@ -100,6 +102,27 @@ class BrokerMetrics:
                 "cometmq_broker_fenced", "1 if the controllers know less, or another set or process"
             )
             fenced.set(int(elected.replication.acknowledgements.fenced is not None))
+
+    async def _static_topics(self, page: Page, slices: Slices) -> None:
+        mappings = self._core.static_topics.mappings
+        if not mappings:
+            return
+        led = undecided = 0
+        async for detail in slices.each(list(mappings.values())):
+            last = [items[-1] for items in (detail.hosted_queues or {}).values()]
+            here = [item for item in last if item.bname == detail.bname]
+            led += len(here)
+            undecided += sum(not is_decided(item) for item in here)
+        page.gauge("cometmq_logical_queues_led", "Logical queues that are led here").set(led)
+        moving = page.gauge("cometmq_logical_queues_undecided", "Those of moves not finished")
+        moving.set(undecided)
+        brokers = self._sources.item_brokers
+        forwarded = page.counter(
+            "cometmq_static_requests_forwarded_total", "Requests to the brokers of older items"
+        )
+        forwarded.set(brokers.forwarded)
+        failed = page.counter("cometmq_static_requests_failed_total", "Those without a response")
+        failed.set(brokers.failed)
 
     def _store(self, page: Page) -> None:
         store, clock = self._core.store, self._core.clock
@@ -207,9 +230,16 @@ class BrokerMetrics:
             consumed_at: list[tuple[int, int]] = []
             pulled_at: list[tuple[int, int]] = []
             total = undelivered = committed_sum = behind = 0
+            is_static = topic in core.static_topics
             async for queue_id in slices.each(range(config.read_queue_nums)):
                 low, high = core.store.bounds(topic, queue_id)
-                committed = core.offsets.committed(group, topic, queue_id) or 0
+                found = core.offsets.committed(group, topic, queue_id)
+                if is_static and core.static_topics.is_ended(topic, queue_id):
+                    # Its queue has moved, and so has a group that got everything.
+                    got = core.offsets.pulled(group, topic, queue_id) or 0
+                    if found is None or got >= high:
+                        continue
+                committed = found or 0
                 committed_sum += committed
                 behind += high - committed
                 consumed = min(max(committed, low), high)

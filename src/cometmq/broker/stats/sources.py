@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cometmq.broker.producer_sessions.sessions import ProducerSessions
     from cometmq.broker.replication.master import Master
     from cometmq.broker.replication.slave import LogCopy
+    from cometmq.broker.static_topics.brokers import ItemBrokers
     from cometmq.broker.stats.group_lag import GroupLags
     from cometmq.broker.stats.runtime_info import RuntimeInfo
     from cometmq.broker.transactions.half_queue import HalfQueue
@@ -31,6 +32,7 @@ class Sources(msgspec.Struct, frozen=True):
     log_copy: Deferred[LogCopy]
     elected: ElectedRole | None
     producer_sessions: ProducerSessions
+    item_brokers: ItemBrokers
 
     def lags(self) -> GroupLags:
         """Make what returns the lags of groups."""

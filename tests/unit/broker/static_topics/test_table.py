@@ -1,0 +1,130 @@
+"""The file of mappings, and what a start makes of a crash between it and the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.static_topics.changes import merged
+from cometmq.broker.static_topics.table import StaticTopicTable
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import StoreError
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
+from cometmq.protocol.logical_queues import InvalidMappingError
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import Clock
+from cometmq.system.files import Files
+
+Hosted = dict[int, list[LogicQueueMappingItem]]
+
+
+def item(gen: int, broker: str, queue: int, begin: int = 0) -> LogicQueueMappingItem:
+    return LogicQueueMappingItem(gen=gen, bname=broker, queue_id=queue, logic_offset=begin)
+
+
+def part(
+    topic: str, hosted: Hosted, *, epoch: int = 1, broker: str = "a"
+) -> TopicQueueMappingDetail:
+    return TopicQueueMappingDetail(
+        topic=topic,
+        total_queues=4,
+        bname=broker,
+        epoch=epoch,
+        curr_id_map={},
+        hosted_queues=hosted,
+    )
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Callable[[], tuple[TopicTable, StaticTopicTable]]:
+    """Read the tables as a start does."""
+
+    def load() -> tuple[TopicTable, StaticTopicTable]:
+        clock, files = Clock(), Files()
+        topics = TopicTable(BrokerSettings, JsonFile(tmp_path / "topics.json", files), clock=clock)
+        mappings = StaticTopicTable(
+            JsonFile(tmp_path / "topicQueueMapping.json", files), "a", clock=clock
+        )
+        topics.load()
+        mappings.load(topics)
+        return topics, mappings
+
+    return load
+
+
+async def test_mappings_outlive_a_restart(
+    tables: Callable[[], tuple[TopicTable, StaticTopicTable]],
+) -> None:
+    topics, mappings = tables()
+    topics.put_now([TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)])
+    told: list[str] = []
+    mappings.on_change(told.append)
+    wanted = part("T", {0: [item(0, "a", 0), item(1, "b", 0, 5)], 1: [item(0, "b", 1)]})
+    await mappings.replace(wanted)
+
+    _, again = tables()
+
+    assert told == ["T"]
+    assert again.get("T") == wanted
+    assert again.version == mappings.version
+    assert (again.is_ended("T", 0), again.is_ended("T", 1)) == (True, False)
+
+
+async def test_a_start_repairs_what_a_crash_left_between_the_two_files(
+    tables: Callable[[], tuple[TopicTable, StaticTopicTable]],
+) -> None:
+    topics, mappings = tables()
+    topics.put_now([TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)])
+    await mappings.replace(part("T", {0: [item(0, "b", 7), item(1, "a", 2, 5)]}))
+    await mappings.replace(part("no-topic", {0: [item(0, "a", 0)]}))
+
+    topics, mappings = tables()
+
+    assert topics.require("T").write_queue_nums == topics.require("T").read_queue_nums == 3
+    assert "no-topic" not in mappings
+
+
+async def test_a_slave_copies_mappings_and_refuses_those_of_another_broker(
+    tables: Callable[[], tuple[TopicTable, StaticTopicTable]],
+) -> None:
+    _, mappings = tables()
+    await mappings.replace(part("old", {0: [item(0, "a", 0)]}))
+    version = DataVersion(counter=9, timestamp=9)
+
+    assert await mappings.copy({"T": part("T", {0: [item(0, "a", 0)]})}, version)
+    assert not await mappings.copy({}, version)
+    with pytest.raises(StoreError, match="of broker b, expected a"):
+        await mappings.copy({"U": part("U", {}, broker="b")}, DataVersion(counter=10))
+
+    assert list(mappings.all()) == ["T"]
+    assert mappings.version == version
+
+
+KNOWN = part("T", {0: [item(0, "a", 0), item(1, "b", 0, -1)]})
+
+
+def test_an_offset_is_decided_once_and_an_end_is_set_once() -> None:
+    decided = part("T", {0: [item(0, "a", 0), item(1, "b", 0, 50)]})
+    ended = LogicQueueMappingItem(bname="a", logic_offset=0, end_offset=9)
+    with_end = part("T", {0: [ended, item(1, "b", 0, 50)]})
+
+    for before, after in ((KNOWN, decided), (decided, with_end)):
+        assert merged(after, before, topic="T", broker="a", force=False) == after
+        with pytest.raises(InvalidMappingError, match="has changed"):
+            merged(before, after, topic="T", broker="a", force=False)
+
+
+def test_items_may_go_from_the_front_only() -> None:
+    before = part("T", {0: [item(0, "a", 0), item(1, "b", 0, 50), item(2, "c", 0, 90)]})
+    cut = part("T", {0: before.hosted_queues[0][1:]}, epoch=2)  # type: ignore[index]
+    holed = part("T", {0: [item(0, "a", 0), item(2, "c", 0, 90)]}, epoch=2)
+
+    assert merged(cut, before, topic="T", broker="a", force=False) == cut
+    with pytest.raises(InvalidMappingError, match="gen=1 of queue 0 is missing"):
+        merged(holed, before, topic="T", broker="a", force=False)
+    assert merged(holed, before, topic="T", broker="a", force=True) == holed

@@ -47,7 +47,7 @@ from support.clients.delivery_check import (
     without_reason,
 )
 from support.clients.mixed_groups import QUEUES, End, Member, MixedGroup
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS
 
 pytestmark = pytest.mark.long
 
@@ -534,7 +534,7 @@ def test_groups_of_every_mode_lose_nothing_keep_the_order_and_repeat_only_with_a
     record_property: Callable[[str, object], None],
 ) -> None:
     modes = [CONCURRENT, ORDERED, BROADCAST]
-    if target in VERSIONS_5:
+    if target in POP_SERVERS:
         modes.append(POP)
     stopped = threading.Event()
     rounds = [Round(mode, cluster, tmp_path / mode.name, stopped) for mode in modes]

@@ -92,10 +92,7 @@ class Consumer:
             receipts: dict[tuple[str, int], list[pop_kit.Receipt]] = {}
             for one in taken:
                 receipts.setdefault((one.receipt.flag, one.receipt.queue), []).append(one.receipt)
-            entries = []
-            for each in receipts.values():
-                topic = each[0].topic(GROUP, TOPIC)
-                entries.append(pop_kit.batch_entry(GROUP, topic, each))
+            entries = [pop_kit.batch_entry(GROUP, TOPIC, each) for each in receipts.values()]
             kit.ok(pop_kit.batch_ack(connection, *entries))
         else:
             for one in taken:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import kit
+import pop_kit
 import pytest
+from codes import Answer
 from programs import JAVA_49, JAVA_53, OURS, Client, CommandError, Kind
+from wire import Connection
 
 MakeTopic = Callable[..., str]
 MakeGroup = Callable[[], str]
@@ -122,3 +125,21 @@ def test_a_batch_that_is_one_record_reaches_consumers_as_messages(
         each.wait_for(bodies)
         assert sorted(each.bodies()) == sorted(bodies)
         each.stop()
+
+
+def test_members_in_pop_mode_share_the_messages(
+    clients: Callable[[Kind], Client],
+    make_topic: MakeTopic,
+    make_group: MakeGroup,
+    broker: Connection,
+) -> None:
+    """The broker assigns them all queues; what they handle they acknowledge."""
+    java = clients(JAVA_53)
+    topic, group = make_topic(), make_group()
+    kit.ok(pop_kit.set_mode(broker, group, topic))
+    bodies = [f"ticket {number}" for number in range(40)]
+    members = java.group(group, topic, mode="pop", members=2)
+    java.send(topic, [{"body": body} for body in bodies])
+    members.wait_for(bodies)
+    members.stop()
+    kit.eventually(lambda: pop_kit.pop(broker, group, topic).code == Answer.POLLING_TIMEOUT)

@@ -113,7 +113,11 @@ def assemble(
         needs_greeting=access.control is not None,
     )
     producer_sessions = ProducerSessionsFeature(core, durability)
+    clients = ClientsFeature(core, forwards)
     static_topics = StaticTopicsFeature(core, durability, registration.announce, name_servers)
+    offsets = OffsetsFeature(core, forwards, static_topics)
+    pulling = PullingFeature(core, durability, delay, access.control, static_topics, offsets)
+    pop = PopFeature(core, durability, pulling, access.control, lambda: registration.known)
     sources = Sources(
         core,
         durability.commit,
@@ -124,10 +128,8 @@ def assemble(
         None if elected is None else elected.role,
         producer_sessions.sessions,
         static_topics.brokers,
+        pop,
     )
-    clients = ClientsFeature(core, forwards)
-    offsets = OffsetsFeature(core, forwards, static_topics)
-    pulling = PullingFeature(core, durability, delay, access.control, static_topics, offsets)
     registers = RegistrationFeature(core, registration, replication, name_servers)
     features = Features(
         durability=durability,
@@ -155,7 +157,7 @@ def assemble(
             forwards,
         ),
         pulling=pulling,
-        pop=PopFeature(core, durability, pulling, access.control, lambda: registration.known),
+        pop=pop,
         topics=TopicsFeature(core, registration, pulling),
         groups=GroupsFeature(core),
         queries=QueriesFeature(core),

@@ -64,6 +64,7 @@ class BrokerMetrics:
         await self._messages_out(page, slices)
         await self._group_lags(page, slices)
         self._decisions(page)
+        self._pop(page)
         self._requests(page)
         if self._shows_exporters:
             await self._exporter.collect(page, slices)
@@ -229,10 +230,12 @@ class BrokerMetrics:
             labels = self._labels(group, topic)
             consumed_at: list[tuple[int, int]] = []
             pulled_at: list[tuple[int, int]] = []
-            total = undelivered = committed_sum = behind = 0
+            total = undelivered = committed_sum = behind = popped = 0
             is_static = topic in core.static_topics
             async for queue_id in slices.each(range(config.read_queue_nums)):
                 low, high = core.store.bounds(topic, queue_id)
+                of_pops = self._sources.pop.check_points.points.queue(group, topic, queue_id)
+                popped += 0 if of_pops is None else of_pops.in_flight
                 found = core.offsets.committed(group, topic, queue_id)
                 if is_static and core.static_topics.is_ended(topic, queue_id):
                     # Its queue has moved, and so has a group that got everything.
@@ -251,7 +254,7 @@ class BrokerMetrics:
                     undelivered += high - pulled
                     pulled_at.append((queue_id, pulled))
             lag.set(total, **labels)
-            flying.set(total - undelivered, **labels)
+            flying.set(total - undelivered + popped, **labels)
             ready.set(undelivered, **labels)
             consumed_ms = await self._age_ms(topic, consumed_at, until_s)
             pulled_ms = await self._age_ms(topic, pulled_at, until_s)
@@ -289,6 +292,23 @@ class BrokerMetrics:
             "is_retry": _flag(topic.startswith(RETRY_PREFIX)),
             "is_system": _flag(is_system),
         }
+
+    def _pop(self, page: Page) -> None:
+        pop = self._sources.pop
+        points = pop.check_points.points
+        for name, text, value in (
+            ("rocketmq_pop_checkpoint_buffer_size", "Check points in flight", len(points)),
+            ("cometmq_pop_in_flight_messages", "Popped, not acknowledged", points.in_flight),
+            ("cometmq_pop_held", "Pops that wait for a message", len(pop.held)),
+            ("cometmq_pop_revive_late_ms", "How late the last was revived", pop.reviver.late_ms),
+        ):
+            page.gauge(name, text).set(value)
+        for name, text, value in (
+            ("acknowledged", "Popped messages acknowledged", pop.acks.acked),
+            ("revived", "Popped messages stored again", pop.reviver.revived),
+            ("dropped", "Popped messages that were gone when they were due", pop.reviver.dropped),
+        ):
+            page.counter(f"cometmq_pop_{name}_messages_total", text).set(value)
 
     def _requests(self, page: Page) -> None:
         metric = page.histogram(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cometmq.broker.delay.delivery import ScheduledDelivery
     from cometmq.broker.durability.group_commit import GroupCommit
     from cometmq.broker.failover.elected_role import ElectedRole
+    from cometmq.broker.pop.feature import PopFeature
     from cometmq.broker.producer_sessions.sessions import ProducerSessions
     from cometmq.broker.replication.master import Master
     from cometmq.broker.replication.slave import LogCopy
@@ -33,6 +34,7 @@ class Sources(msgspec.Struct, frozen=True):
     elected: ElectedRole | None
     producer_sessions: ProducerSessions
     item_brokers: ItemBrokers
+    pop: PopFeature
 
     def lags(self) -> GroupLags:
         """Make what returns the lags of groups."""

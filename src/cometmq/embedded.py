@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import msgspec
 
-from cometmq.model.arguments import Missing, shows_line
+from cometmq.model.arguments import shows_line
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.missing_attributes import Missing
 from cometmq.system.files import FileLock, Files, is_disk_full
 from cometmq.system.platforms import SYSTEM, require_servers
 

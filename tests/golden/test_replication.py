@@ -14,6 +14,7 @@ import pytest
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.master import Master
 from cometmq.broker.replication.slave import LogCopy
+from cometmq.broker.replication.slave_connection import SlaveConnection
 from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, Role
 from cometmq.store import MessageStore
@@ -92,7 +93,7 @@ async def test_our_master_sends_what_the_recorded_one_sent(
     # What was there at the first report came in chunks that meet at the ends of files.
     store = copied(tmp_path, log_before(version, 0, first.offset + len(first.data)))
     role = Role(ASYNC_MASTER)
-    master = Master(role, store, BrokerSettings)
+    master = Master(role, store, BrokerSettings, connect=SlaveConnection)
     await master.start("127.0.0.1", 0)
     slave = await Peer.connect(master.port)
     slave.write(REPORT.pack(session.first))

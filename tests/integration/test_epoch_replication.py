@@ -26,8 +26,8 @@ from cometmq.broker.failover.epochs.wire import (
     MasterEpochs,
     read_chunk,
 )
-from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication import slave_connection
 from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
@@ -750,7 +750,7 @@ async def test_a_slow_slave_gets_no_log_but_the_one_it_has_asked_for(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would take bytes of another log for the end of the one it has."""
-    monkeypatch.setattr(master_module, "UNSENT_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(slave_connection, "UNSENT_BYTES_MAX", 1 << 16)
     master = await start(1, store={"commit_log_file_bytes": 1 << 20})
     await master.lead(1)
     peer = await Peer.connect(master.replication.master.port, room_bytes=4096)

@@ -16,8 +16,10 @@ from cometmq.broker.app import Broker
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication import slave_connection
 from cometmq.broker.replication.greeting import GREETING_BYTES, SlaveNames
 from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave_connection import SlaveConnection
 from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import Role
 from cometmq.client import (
@@ -393,7 +395,7 @@ async def test_connections_that_report_nothing_keep_no_slave_out(
     pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
-    monkeypatch.setattr(master_module, "FIRST_REPORT_S", 1.0)
+    monkeypatch.setattr(slave_connection, "FIRST_REPORT_S", 1.0)
     master = await pairs.start("master")
     peers = [await Peer.connect(master.features.replication.master.port) for _ in range(4)]
     await peers[0].closed()
@@ -408,7 +410,7 @@ async def test_connections_that_come_all_at_once_keep_the_limit(
     pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
-    monkeypatch.setattr(master_module, "FIRST_REPORT_S", 2 * LIMIT_S)
+    monkeypatch.setattr(slave_connection, "FIRST_REPORT_S", 2 * LIMIT_S)
     master = await pairs.start("master")
     sockets = [
         socket.create_connection(("127.0.0.1", master.features.replication.master.port))
@@ -530,7 +532,7 @@ async def test_addresses_of_a_socket_for_both_kinds_are_those_that_are_allowed(
 ) -> None:
     broker = await pairs.start("master", haUnsignedSlaves=allowed)
     core, settings = broker.core, broker.configuration
-    log = Master(core.role, core.store, lambda: settings[BrokerSettings])
+    log = Master(core.role, core.store, lambda: settings[BrokerSettings], connect=SlaveConnection)
     await log.start("::", 0, needs_greeting=True)
     peer = await Peer.connect(log.port)
     peer.write(REPORT.pack(0))

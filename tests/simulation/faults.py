@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from cometmq.broker.replication.master import FIRST_REPORT_S
+from cometmq.broker.replication.slave_connection import FIRST_REPORT_S
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import HA_PORT, POWER_LOST, BrokerMachine, ControllerMachine, Machine
 from simulation.strangers import Stranger

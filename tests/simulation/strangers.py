@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from cometmq.broker.failover.epochs.wire import REPORT as EPOCH_REPORT
 from cometmq.broker.failover.epochs.wire import TRANSFER, Greeting
 from cometmq.broker.replication.greeting import GREETING_BYTES, MAGIC, SlaveNames, greeting_of
-from cometmq.broker.replication.master import FIRST_REPORT_S, NEWCOMERS_MAX
+from cometmq.broker.replication.master import NEWCOMERS_MAX
+from cometmq.broker.replication.slave_connection import FIRST_REPORT_S
 from cometmq.broker.replication.wire import REPORT
 from simulation.machines import HA_PORT, BrokerMachine
 

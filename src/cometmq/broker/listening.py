@@ -18,9 +18,9 @@ from cometmq.remoting import (
     RequestHandler,
     TlsSettings,
 )
-from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.ports import fast_port
+from cometmq.remoting.tls_warnings import log_tls_warnings
 from cometmq.remoting.wire import FastPath
 
 if TYPE_CHECKING:

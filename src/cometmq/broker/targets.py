@@ -1,6 +1,7 @@
-"""The target queue of a message that waits in the schedule topic or the half topic.
+"""The target queue of a message: of one that names no queue, and of one that waits.
 
-A record of the log is stored again in another queue when it is due, committed, or retried.
+A message that waits is in the schedule topic or the half topic. Its record is stored again in
+another queue when it is due, committed, or retried.
 
     REAL_TOPIC := its topic        REAL_QID := the number of its queue, in decimal digits
 
@@ -21,6 +22,13 @@ from cometmq.store import NewRecord
 _REAL_TOPIC = marker(names.REAL_TOPIC.encode())
 _REAL_QID = marker(names.REAL_QID.encode())
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
+
+
+def random_queue(count: int) -> int:
+    """Return the number of a queue, out of so many, at random."""
+    import random  # few sends need it, and it takes 80 KiB
+
+    return random.randrange(count)
 
 
 def target_properties(topic: str, queue_id: int) -> dict[str, str]:

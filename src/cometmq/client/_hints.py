@@ -14,9 +14,10 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from cometmq.client.settings import UnknownSettingError, near_names
-from cometmq.model.arguments import Missing, is_from_within, with_line
+from cometmq.model.arguments import is_from_within, with_line
 from cometmq.model.errors import ConfigError, InvalidMessageError
 from cometmq.model.message import Message
+from cometmq.model.missing_attributes import Missing
 
 DEFAULT = '"127.0.0.1:9876"'
 _CONSUMER = '(ADDRESS, topic="orders", group="billing"'

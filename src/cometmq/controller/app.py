@@ -34,10 +34,10 @@ from cometmq.remoting import (
     exclusive,
     outgoing_context,
 )
-from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.jobs import Job, JobRunner
 from cometmq.remoting.ports import reachable_host
+from cometmq.remoting.tls_warnings import log_tls_warnings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog

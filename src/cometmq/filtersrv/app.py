@@ -32,8 +32,8 @@ from cometmq.remoting import (
     check,
     outgoing_context,
 )
-from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.ports import reachable_host
+from cometmq.remoting.tls_warnings import log_tls_warnings
 from cometmq.system.configuration import Configuration
 from cometmq.system.log_format import LogSettings
 

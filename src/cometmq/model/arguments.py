@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from reprlib import repr as short
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from cometmq.model.errors import ConfigError
 
@@ -267,23 +267,3 @@ def with_line(error: TypeError, named: Iterable[str], meant: Mapping[str, str], 
     """Return the text of a wrong call, with what was meant by its names and the right line."""
     hints = [f"{name} is {meant[name]} here" for name in named if name in meant]
     return "; ".join([str(error), *hints, f"write {line}"])
-
-
-class Missing:
-    """An attribute that other libraries' classes have and this class lacks.
-
-    Reading it raises an AttributeError that shows the right line. With a ``__getattr__`` instead,
-    Python would read every attribute of the class more slowly.
-
-    Args:
-        name: the attribute.
-        line: the line to write instead.
-    """
-
-    def __init__(self, name: str, line: str) -> None:
-        self._name = name
-        self._line = line
-
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        text = f"{owner.__name__!r} object has no attribute {self._name!r}: write {self._line}"
-        raise AttributeError(text)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from cometmq.model import property_names as names
-from cometmq.model.arguments import Missing
+from cometmq.model.missing_attributes import Missing
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic

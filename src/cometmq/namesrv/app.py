@@ -27,9 +27,9 @@ from cometmq.remoting import (
     TlsSettings,
     outgoing_context,
 )
-from cometmq.remoting.certificates import log_tls_warnings
 from cometmq.remoting.features import handlers_of
 from cometmq.remoting.jobs import JobRunner
+from cometmq.remoting.tls_warnings import log_tls_warnings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files

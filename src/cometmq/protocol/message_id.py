@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from ipaddress import ip_address
 from struct import Struct
 from time import time_ns as _time_ns
@@ -78,6 +77,8 @@ def unique_id_for(origin: str) -> str:
     Where an id has the milliseconds since the beginning of the month it has 0, so tools that search
     from that time on find the message.
     """
+    from hashlib import sha256  # few messages are made of others
+
     digest = sha256(origin.encode()).hexdigest().upper()
     return f"{digest[:20]}{0:08}{digest[20:24]}"
 

@@ -15,7 +15,7 @@ from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Request, RequestHandler, Response, SuccessFormat, exclusive
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import access_warnings, outgoing_context
+from cometmq.remoting.tls import outgoing_context
 
 __all__ = [
     "RemotingServer",
@@ -34,7 +34,6 @@ __all__ = [
     "TlsSettings",
     "TlsClientSettings",
     "outgoing_context",
-    "access_warnings",
     "check",
     "ConnectError",
     "CallTimeoutError",

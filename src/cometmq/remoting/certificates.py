@@ -1,4 +1,4 @@
-"""Judges certificates by handshakes in memory, and logs those that expire soon.
+"""Judges certificates by handshakes in memory, and finds those that expire soon.
 
 `ssl` reads no certificate but a peer's. Source: X509_V_ERR of OpenSSL.
 """
@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import ssl
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
@@ -19,13 +18,9 @@ from cometmq.remoting.tls import (
     CLIENT_KEYS,
     PAGE,
     SERVER_KEYS,
-    access_warnings,
     client_context,
     server_context,
 )
-
-if TYPE_CHECKING:
-    from cometmq.system.configuration import Configuration
 
 DAYS_WARNING = 30
 _DAY_S = 86_400
@@ -122,17 +117,7 @@ def end_text(content: dict[str, Any], now_s: float) -> str:
     return f"it expires on {end}, in {counted(round(days), 'day')}"
 
 
-def log_tls_warnings(configuration: Configuration, log: logging.Logger) -> None:
-    """Log which settings of TLS have no effect, and which certificates expire soon.
-
-    For a server that also opens connections.
-    """
-    server, client = configuration[TlsSettings], configuration[TlsClientSettings]
-    for warning in (*access_warnings(server, client), *_expiry_warnings(server, client)):
-        log.warning("%s", warning)
-
-
-def _expiry_warnings(server: TlsSettings, client: TlsClientSettings) -> Iterator[str]:
+def expiry_warnings(server: TlsSettings, client: TlsClientSettings) -> Iterator[str]:
     """Return which certificates are not valid now, or not for long.
 
     Files that cannot be used are left out: they keep a server from starting.

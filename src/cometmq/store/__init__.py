@@ -13,7 +13,6 @@ from cometmq.store.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from cometmq.store.index.key_search import QueryResult
 from cometmq.store.lifecycle.loader import kept_log_file_bytes
 from cometmq.store.log.commit_log import CONFIRMS_ALL
 from cometmq.store.log.new_record import NewRecord
@@ -32,7 +31,6 @@ __all__ = [
     "NewRecord",
     "GetResult",
     "GetStatus",
-    "QueryResult",
     "Matcher",
     "TagMatcher",
     "Replica",

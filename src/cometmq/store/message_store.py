@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
+from typing import TYPE_CHECKING
 
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index.key_index import Index
-from cometmq.store.index.key_search import KeySearch, QueryResult
 from cometmq.store.lifecycle.abort_file import AbortFile, Ending
 from cometmq.store.lifecycle.checkpoint import read_checkpoint
 from cometmq.store.lifecycle.cleaner import DISK_FULL, Cleaner
@@ -63,6 +63,9 @@ from cometmq.store.replica import Replica
 from cometmq.system.clock import Clock
 from cometmq.system.files import FileLock, Files
 from cometmq.system.platforms import SERVERS
+
+if TYPE_CHECKING:
+    from cometmq.store.index.key_search import KeySearch, QueryResult
 
 logger = logging.getLogger(__name__)
 
@@ -801,6 +804,8 @@ class MessageStore:
 
     def search(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
         """Begin a `query` whose work is done in steps."""
+        from cometmq.store.index.key_search import KeySearch
+
         count = min(max_num, self.settings.query_count_max)
         return KeySearch(self._log, self._index, topic, key, count, begin_ms, end_ms)
 

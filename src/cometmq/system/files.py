@@ -23,12 +23,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from cometmq.system.platforms import SERVERS, SYSTEM
-from cometmq.system.platforms.interface import FileSystem
+
+if TYPE_CHECKING:
+    from cometmq.system.platforms.interface import FileSystem
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.queries.handler import QueryHandler
 from cometmq.broker.replication.master import Master
 from cometmq.broker.replication.slave import LogCopy
+from cometmq.broker.replication.slave_connection import SlaveConnection
 from cometmq.broker.replication.status import StatusHandler
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
@@ -134,7 +135,7 @@ class BrokerParts:
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
             RequestCode.GET_BROKER_HA_STATUS: StatusHandler(
                 core,
-                Master(self.role, self.store, BrokerSettings),
+                Master(self.role, self.store, BrokerSettings, connect=SlaveConnection),
                 Deferred(
                     lambda: LogCopy(
                         self.role, self.store, BrokerSettings, commit=None, clock=self.clock

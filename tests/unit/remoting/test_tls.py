@@ -14,7 +14,6 @@ from cometmq.model.errors import ConfigError
 from cometmq.remoting import TlsClientSettings, TlsSettings, outgoing_context
 from cometmq.remoting.tls import (
     _self_signed_pem,
-    access_warnings,
     client_context,
     failure_text,
     server_context,
@@ -208,88 +207,6 @@ def test_connections_of_a_server_check_other_servers_if_told_to(pem: str) -> Non
         assert context is not None
         assert context.verify_mode == ssl.CERT_REQUIRED
         assert context.check_hostname
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (TlsSettings(), []),
-        (TlsSettings(mode="enforcing", client_certificate="require", trusted="ca.pem"), []),
-        (TlsSettings(client_certificate="optional", trusted="ca.pem"), []),
-        (
-            TlsSettings(client_certificate="require", trusted="ca.pem"),
-            [
-                "tls.server.need.client.auth=require with tls.server.mode=permissive: "
-                "plain clients are accepted without a certificate; "
-                "set tls.server.mode=enforcing to refuse them"
-            ],
-        ),
-        (
-            TlsSettings(mode="disabled", client_certificate="require"),
-            [
-                "tls.server.need.client.auth=require with tls.server.mode=disabled: "
-                "plain clients are accepted without a certificate; "
-                "set tls.server.mode=enforcing to refuse them"
-            ],
-        ),
-        (
-            TlsSettings(mode="enforcing", client_certificate="require"),
-            [
-                "tls.server.need.client.auth=require without tls.server.trustCertPath: "
-                "no client's certificate can be verified, and every TLS connection is refused; "
-                "set tls.server.trustCertPath"
-            ],
-        ),
-        (
-            TlsSettings(client_certificate="optional"),
-            [
-                "tls.server.need.client.auth=optional without tls.server.trustCertPath: "
-                "no client's certificate can be verified, and TLS connections that present one "
-                "are refused; set tls.server.trustCertPath"
-            ],
-        ),
-    ],
-)
-def test_settings_that_do_not_ask_all_clients_for_a_certificate_are_warned_of(
-    settings: TlsSettings, expected: list[str]
-) -> None:
-    assert access_warnings(settings) == expected
-    assert access_warnings(settings, TlsClientSettings()) == expected
-
-
-@pytest.mark.parametrize(
-    ("server", "client", "expected"),
-    [
-        (
-            TlsSettings(key="k"),
-            TlsClientSettings(),
-            "tls.server.keyPath without tls.server.certPath: the key is not used; "
-            "set tls.server.certPath",
-        ),
-        (
-            TlsSettings(),
-            TlsClientSettings(trusted="ca", check_server=True),
-            "tls.client.authServer, tls.client.trustCertPath without tls.enable: "
-            "connections to other servers are plain; set tls.enable=true",
-        ),
-        (
-            TlsSettings(mode="enforcing"),
-            TlsClientSettings(key="k"),
-            "tls.client.keyPath without tls.client.certPath: this server presents no certificate; "
-            "set tls.client.certPath",
-        ),
-    ],
-)
-def test_settings_without_effect_are_warned_of(
-    server: TlsSettings, client: TlsClientSettings, expected: str
-) -> None:
-    assert access_warnings(server, client) == [expected]
-
-
-def test_settings_of_a_server_that_uses_tls_everywhere_are_fine() -> None:
-    client = TlsClientSettings(trusted="ca", certificate="c", key="k")
-
-    assert access_warnings(TlsSettings(mode="enforcing", certificate="c", key="k"), client) == []
 
 
 @pytest.mark.parametrize("asked", ["require", "optional"])

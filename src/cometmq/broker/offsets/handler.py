@@ -13,7 +13,6 @@ from itertools import islice
 
 from cometmq.broker.checks import check_group, check_queue, invalid
 from cometmq.broker.core import Core
-from cometmq.broker.table_pages import check_whole, page_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
 from cometmq.protocol.codes import ResponseCode
@@ -23,10 +22,6 @@ from cometmq.protocol.headers.offset import (
     QueryConsumerOffsetResponse,
     QueryCorrectionOffsetRequest,
     UpdateConsumerOffsetRequest,
-)
-from cometmq.protocol.headers.table_page import (
-    GetAllConsumerOffsetRequest,
-    GetAllConsumerOffsetResponse,
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
@@ -94,6 +89,13 @@ class OffsetHandler:
 
     async def all(self, request: Request) -> Response:
         """Return all committed offsets."""
+        # Only slaves and tools request them.
+        from cometmq.broker.table_pages import check_whole, page_of
+        from cometmq.protocol.headers.table_page import (
+            GetAllConsumerOffsetRequest,
+            GetAllConsumerOffsetResponse,
+        )
+
         slices = Slices()
         header = request.header(GetAllConsumerOffsetRequest)
         keys, total = self._offsets.keys(), None

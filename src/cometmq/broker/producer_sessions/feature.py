@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
-from cometmq.broker.producer_sessions.sessions import ProducerSessions, SessionLimits
+from cometmq.model.topic import PRODUCER_SESSION_QUEUE, PRODUCER_SESSION_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
@@ -16,6 +16,7 @@ from cometmq.store import StoreSettings
 if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.producer_sessions.handler import ProducerSessionHandler
+    from cometmq.broker.producer_sessions.sessions import ProducerSessions, SessionLimits
 
 MAINTAIN_S = 60.0
 HOUR_MS = 3_600_000
@@ -32,13 +33,26 @@ class ProducerSessionsFeature(BrokerFeature):
     def __init__(self, core: Core, durability: DurabilityFeature) -> None:
         super().__init__(core)
         self._durability = durability
-        self.sessions = ProducerSessions(
-            core.store, self._limits, clock=core.clock, cold_reads=core.cold_reads
-        )
-        """The sessions, which sends are checked with."""
+        self._store_host = b""
+        self.sessions = Deferred(self._make_sessions)
+        """The sessions, which sends are checked with: made for the first one."""
         self._handler = Deferred(self._make_handler)
 
+    def _make_sessions(self) -> ProducerSessions:
+        from cometmq.broker.producer_sessions.sessions import ProducerSessions
+
+        core = self._core
+        return ProducerSessions(
+            core.store,
+            self._limits,
+            clock=core.clock,
+            cold_reads=core.cold_reads,
+            store_host=self._store_host,
+        )
+
     def _limits(self) -> SessionLimits:
+        from cometmq.broker.producer_sessions.sessions import SessionLimits
+
         settings = self._core.settings()
         kept_ms = self._core.configuration[StoreSettings].file_reserved_hours * HOUR_MS
         return SessionLimits(
@@ -48,11 +62,11 @@ class ProducerSessionsFeature(BrokerFeature):
     def _make_handler(self) -> ProducerSessionHandler:
         from cometmq.broker.producer_sessions.handler import ProducerSessionHandler
 
-        return ProducerSessionHandler(self._core, self.sessions, self._durability.wait)
+        return ProducerSessionHandler(self._core, self.sessions.get(), self._durability.wait)
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler that opens sessions, and the job that maintains their records."""
-        self.sessions.store_host = endpoint.store_host
+        self._store_host = endpoint.store_host
         opens = self._handler.handler(lambda h: h.open)
         return Feature(
             {RequestCode.OPEN_PRODUCER_SESSION: opens},
@@ -60,13 +74,20 @@ class ProducerSessionsFeature(BrokerFeature):
         )
 
     async def _maintain(self) -> None:
-        if not self._core.role.is_slave:
-            await self.sessions.maintain()
+        has_records = (
+            self._core.store.next_offset(PRODUCER_SESSION_TOPIC, PRODUCER_SESSION_QUEUE) > 0
+        )
+        if has_records and not self._core.role.is_slave:
+            await self.sessions.get().maintain()
 
     def role_changed(self) -> None:
         """Forget the sessions: a new master reads them from its log when it needs them."""
-        self.sessions.unload()
+        self._unload()
 
     def before_truncation(self, log_end: int) -> None:
         """Forget the sessions: their newest records may be truncated."""
-        self.sessions.unload()
+        self._unload()
+
+    def _unload(self) -> None:
+        if (sessions := self.sessions.made()) is not None:
+            sessions.unload()

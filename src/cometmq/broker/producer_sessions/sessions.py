@@ -36,15 +36,15 @@ from cometmq.broker.producer_sessions.refusals import (
     unknown,
 )
 from cometmq.model.errors import StoreError
+from cometmq.model.topic import PRODUCER_SESSION_QUEUE as QUEUE
 from cometmq.model.topic import PRODUCER_SESSION_TOPIC
-from cometmq.protocol.record import RecordError, body_crc, encode_host, split_record
+from cometmq.protocol.record import RecordError, body_crc, split_record
 from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore, NewRecord
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
-QUEUE = 0
 DEAD_RECORDS_MIN = 4_096
 """The records that count no more, and are left, beside one for each session that counts."""
 APPENDED_MAX = 100
@@ -135,6 +135,7 @@ class ProducerSessions:
         limits: returns the limits of the table.
         clock: the time of their last use.
         cold_reads: reads what is on the disk only.
+        store_host: the address of this broker as records carry it.
     """
 
     def __init__(
@@ -144,13 +145,13 @@ class ProducerSessions:
         *,
         clock: Clock,
         cold_reads: ColdReads,
+        store_host: bytes,
     ) -> None:
         self._store = store
         self._limits = limits
         self._clock = clock
         self._cold_reads = cold_reads
-        self.store_host = encode_host("127.0.0.1", 0)
-        """The address of this broker as records carry it."""
+        self._store_host = store_host
         self._sessions: dict[tuple[str, str], _Session] = {}
         """By topic and name; the session with the oldest record first."""
         self._of_topic: Counter[str] = Counter()
@@ -262,8 +263,8 @@ class ProducerSessions:
                     QUEUE,
                     _encode(record),
                     born_time_ms=now_ms,
-                    born_host=self.store_host,
-                    store_host=self.store_host,
+                    born_host=self._store_host,
+                    store_host=self._store_host,
                 )
                 for record in records
             ]
@@ -377,10 +378,7 @@ class ProducerSessions:
         Raises:
             StoreError: the disk refused; the next call tries again.
         """
-        if not self._is_loaded:
-            if not self._store.next_offset(PRODUCER_SESSION_TOPIC, QUEUE):
-                return
-            await self.load()
+        await self.load()
         term, now_ms = self._term, self._clock.now_ms()
         async for key, session in Slices().each(list(self._sessions.items())):
             if self._term != term:

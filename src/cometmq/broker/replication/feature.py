@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
-from cometmq.broker.replication.greeting import Introduction, SlaveNames
-from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.master import Master, Slave
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred, Feature
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.failover.feature import Elected
     from cometmq.broker.registration.name_servers import Registration
+    from cometmq.broker.replication.greeting import SlaveNames
     from cometmq.broker.replication.handler import EmptyTablesHandler, HaInfoHandler
     from cometmq.broker.replication.log_tls import LogTls
     from cometmq.broker.replication.metadata import MetadataCopy
@@ -71,11 +71,11 @@ class ReplicationFeature(BrokerFeature):
         self._elected = elected
         self._tls = tls
         self._needs_greeting = needs_greeting
-        self._incarnation = secrets.token_hex(16)
+        self._incarnation = os.urandom(16).hex()
         self.stand_in: StandIn | None = None
         """This broker, if it may act as the master."""
         if elected is None:
-            self.master = Master(core.role, core.store, core.settings)
+            self.master = Master(core.role, core.store, core.settings, connect=_connection)
             durability.add_slaves(self.master.acknowledgements, None)
         else:
             self.master = elected.log.master
@@ -156,6 +156,8 @@ class ReplicationFeature(BrokerFeature):
             self._start_log_copy()
 
     def _start_log_copy(self) -> None:
+        from cometmq.broker.replication.greeting import Introduction
+
         core = self._core
         introduction = Introduction(core.client, core.role, self._slave_names)
         self.log_copy.get().start(self._tls.to_master, introduction)
@@ -164,6 +166,8 @@ class ReplicationFeature(BrokerFeature):
         """Return what this broker says of itself to the master whose log it copies."""
         if self._elected is not None:
             return self._elected.role.slave_names()
+        from cometmq.broker.replication.greeting import SlaveNames
+
         return SlaveNames(self._core.role.broker_id, "", "", self._incarnation)
 
     def _make_log_copy(self) -> LogCopy:
@@ -202,3 +206,10 @@ class ReplicationFeature(BrokerFeature):
     async def close(self) -> None:
         """Close the connections of all slaves."""
         await self.master.close()
+
+
+def _connection(master: Master) -> Slave:
+    """Make the connection of a slave; its module is loaded for the first one."""
+    from cometmq.broker.replication.slave_connection import SlaveConnection
+
+    return SlaveConnection(master)

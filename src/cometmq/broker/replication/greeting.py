@@ -13,7 +13,7 @@ RocketMQ's masters give none, and its slaves send no greeting.
 from __future__ import annotations
 
 import hmac
-import secrets
+import os
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -78,7 +78,7 @@ class Tickets:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._key = secrets.token_bytes(32)
+        self._key = os.urandom(32)
 
     def give(self, slave: SlaveNames) -> str:
         """Return a ticket for a slave, in hexadecimal digits."""

@@ -25,51 +25,80 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from functools import cached_property
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.durability.acknowledgements import Acknowledgements
-from cometmq.broker.replication.greeting import (
-    GREETING_BYTES,
-    MAGIC,
-    SlaveNames,
-    Tickets,
-    check_process,
-)
-from cometmq.broker.replication.wire import HEADER, Reports
 from cometmq.broker.role import Role
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError, ProtocolError
-from cometmq.protocol.bodies.broker_admin import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
 from cometmq.remoting.listener import Listener
-from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text
+from cometmq.remoting.tls import failure_text
 from cometmq.store import MessageStore
 from cometmq.system.failure_log import RateLimitedLog
 
 if TYPE_CHECKING:
     import ssl
 
+    from cometmq.broker.replication.greeting import SlaveNames, Tickets
+    from cometmq.protocol.bodies.broker_admin import HAConnectionRuntimeInfo
+
 log = logging.getLogger(__name__)
 
 SLAVES_MAX: Final = 64
 NEWCOMERS_MAX: Final = 64
 """Connections that have not reported yet."""
-FIRST_REPORT_S: Final = 10.0
-"""How long a connection has for its first report; RocketMQ's slaves send it after 5 s."""
-UNSENT_BYTES_MAX: Final = 1024 * 1024
-"""How much of the log waits in the send buffer of a connection at most."""
-COLD_BYTES: Final = 8 * 1024 * 1024
-"""How much of the log is read into memory at a time."""
 SHARED_S: Final = 0.002
 """Least time between two packets to a slave for which no send waits."""
-RATE_S: Final = 5.0
 HANDSHAKE_S: Final = 10.0
 """Timeout of a TLS handshake."""
 CLOSE_S: Final = 0.2
 """How long a stop waits for the end of handshakes."""
+
+
+class Slave(asyncio.Protocol):
+    """The connection of one slave, as far as its master knows it; `SlaveConnection` is one."""
+
+    def __init__(self) -> None:
+        self.slave: SlaveNames | None = None
+        """The names that the slave has sent with a ticket; None if it has none."""
+        self.peer = ""
+        self.host = ""
+        self.sent_to = 0
+        """The log offset of the next byte to send."""
+        self.acknowledged_to = -1
+        """The log offset up to which the slave has the log."""
+        self.bytes_per_second = 0
+
+    def accepted(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Take the accepted socket, which has no transport yet, and the address of its peer."""
+        raise NotImplementedError
+
+    def send(self) -> None:
+        """Send what is there; at most as much as may wait in the buffer, then others run."""
+        raise NotImplementedError
+
+    def is_in_sync(self, log_end: int) -> bool:
+        """Return whether the slave counts as having the log."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connection when the slave has received what was sent."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close the connection at once: what the log has from now on is not for this slave.
+
+        It counts no more: the connection that takes its place may be of the same slave.
+        """
+        raise NotImplementedError
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection at once, and log why."""
+        raise NotImplementedError
 
 
 class Master:
@@ -89,23 +118,21 @@ class Master:
         store: MessageStore,
         settings: Callable[[], BrokerSettings],
         *,
-        connect: Callable[[Master], SlaveConnection] | None = None,
+        connect: Callable[[Master], Slave],
         acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self.role = role
         self.store = store
         self.settings = settings
-        self.slaves: list[SlaveConnection] = []
+        self.slaves: list[Slave] = []
         """The connections that have reported at least once."""
         if acknowledgements is None:
             acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
         self.acknowledgements = acknowledgements
         self.tasks = Supervisor("replication")
-        self._connect = connect or SlaveConnection
-        self._connections: list[SlaveConnection] = []
+        self._connect = connect
+        self._connections: list[Slave] = []
         """All of them, from their accept on."""
-        self.tickets = Tickets(lambda: asyncio.get_running_loop().time())
-        """Given to slaves over the port of requests."""
         self.set_id: Callable[[], str] = str
         """Returns the broker set of this broker; empty if there is none."""
         self._needs_greeting = False
@@ -118,6 +145,13 @@ class Master:
         # Whoever reaches the port may connect and break off without end.
         self.arrivals = RateLimitedLog(log, "slaves came and went", level=logging.INFO)
         self.refusals = RateLimitedLog(log, "slaves were refused")
+
+    @cached_property
+    def tickets(self) -> Tickets:
+        """Given to slaves over the port of requests."""
+        from cometmq.broker.replication.greeting import Tickets
+
+        return Tickets(lambda: asyncio.get_running_loop().time())
 
     @property
     def port(self) -> int:
@@ -185,7 +219,7 @@ class Master:
         else:
             accepted.close()
 
-    async def _open(self, connection: SlaveConnection, accepted: socket.socket) -> None:
+    async def _open(self, connection: Slave, accepted: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
@@ -208,11 +242,11 @@ class Master:
             accepted.close()
             raise
 
-    def knows(self, connection: SlaveConnection) -> bool:
+    def knows(self, connection: Slave) -> bool:
         """Return whether a connection is open, or may be opened."""
         return connection in self._connections
 
-    def _add(self, connection: SlaveConnection) -> bool:
+    def _add(self, connection: Slave) -> bool:
         """Add a connection; return False if it is refused."""
         if self._is_closed:
             return False
@@ -230,7 +264,7 @@ class Master:
         self._connections.append(connection)
         return True
 
-    def check_greeting(self, connection: SlaveConnection) -> None:
+    def check_greeting(self, connection: Slave) -> None:
         """Check what a connection has begun with.
 
         Raises:
@@ -260,12 +294,14 @@ class Master:
         found = getattr(found, "ipv4_mapped", None) or found  # of a socket for both kinds
         return any(found in ip_network(allowed) for allowed in self.settings().ha_unsigned_slaves)
 
-    def replace_older(self, connection: SlaveConnection) -> None:
+    def replace_older(self, connection: Slave) -> None:
         """Close an older connection of the same slave.
 
         Raises:
             ProtocolError: another process with its broker id is connected.
         """
+        from cometmq.broker.replication.greeting import check_process
+
         slave = connection.slave
         assert slave is not None
         for older in list(self._connections):
@@ -275,7 +311,7 @@ class Master:
             check_process(slave.broker_id, slave.incarnation, held.incarnation, older.peer)
             older.abort()
 
-    def began(self, connection: SlaveConnection) -> bool:
+    def began(self, connection: Slave) -> bool:
         """Send the log to a connection from now on; return False if it is refused."""
         if len(self.slaves) >= SLAVES_MAX:
             unnamed = [one for one in self.slaves if one.slave is None]
@@ -287,7 +323,7 @@ class Master:
         self.store.notify_of_writes(self.written)
         return True
 
-    def remove(self, connection: SlaveConnection) -> None:
+    def remove(self, connection: Slave) -> None:
         """Forget a connection that was closed."""
         if connection in self._connections:
             self._connections.remove(connection)
@@ -320,6 +356,8 @@ class Master:
 
     def status(self) -> list[HAConnectionRuntimeInfo]:
         """Return what is known of each slave."""
+        from cometmq.protocol.bodies.broker_admin import HAConnectionRuntimeInfo
+
         end = self.store.written_to
         return [
             HAConnectionRuntimeInfo(
@@ -332,306 +370,3 @@ class Master:
             )
             for slave in self.slaves
         ]
-
-
-class SlaveConnection(asyncio.Protocol):
-    """The connection of one slave.
-
-    Args:
-        master: whose slave it is.
-    """
-
-    def __init__(self, master: Master) -> None:
-        self._master = master
-        self._store = master.store
-        self._socket: socket.socket | None = None
-        """The accepted one, before there is a transport."""
-        self._transport: asyncio.Transport | None = None
-        self._reports = Reports()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_paused = False
-        self._is_reading = False
-        self._is_scheduled = False
-        self._has_warned = False
-        self._head = b""
-        """The first bytes, until it is known what they are."""
-        self._is_greeted = False
-        self._made_s = 0.0
-        self.slave: SlaveNames | None = None
-        """The names that the slave has sent with a ticket; None if it has none."""
-        self.peer = ""
-        self.host = ""
-        self.sent_to = 0
-        """The log offset of the next byte to send."""
-        self.acknowledged_to = -1
-        """The log offset up to which the slave has the log."""
-        self.bytes_per_second = 0
-        self._bytes = self._bytes_before = 0
-        self._rate_from_s = self._written_s = self._read_s = 0.0
-
-    def accepted(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
-        """Take the accepted socket, which has no transport yet, and the address of its peer."""
-        self._socket = accepted
-        self.host = address[0]
-        self.peer = host_and_port(*address[:2])
-
-    # --- asyncio --------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first report."""
-        self._socket = None
-        self._transport = cast(asyncio.Transport, transport)
-        if not self._master.knows(self):  # aborted meanwhile
-            self._transport.abort()
-            return
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._made_s = self._rate_from_s = self._written_s = self._read_s = self._now_s()
-        self._tick()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the slave."""
-        self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._master.remove(self)
-        if self.acknowledged_to >= 0:
-            self._master.arrivals.add(
-                "slave disconnected peer=%s acknowledged=%d", self.peer, self.acknowledged_to
-            )
-
-    def data_received(self, data: bytes) -> None:
-        """Take the reports of the slave."""
-        try:
-            if not self._is_greeted:
-                data = self._greeted(data)
-            reported = self._newest_report(data) if data else None
-        except ProtocolError as problem:
-            self.refuse(str(problem))
-            return
-        if reported is None:
-            return
-        self._read_s = self._now_s()  # single bytes keep no connection
-        end = self._store.written_to
-        if reported > end:
-            self.refuse(
-                f"it has the log up to offset {reported}, expected at most {end}, the end of this"
-                " log; empty the store of the slave, or of the broker that lost messages"
-            )
-            return
-        if self.acknowledged_to < 0 and not self._begin(reported):
-            return
-        self.acknowledged_to = reported
-        self._has_reported()
-
-    def pause_writing(self) -> None:
-        """Wait until the slave has received most of what was sent."""
-        self._is_paused = True
-
-    def resume_writing(self) -> None:
-        """Send again."""
-        self._is_paused = False
-        self.send()
-
-    def close(self) -> None:
-        """Close the connection when the slave has received what was sent."""
-        if self._transport is not None:
-            self._transport.close()
-        else:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close the connection at once: what the log has from now on is not for this slave.
-
-        It counts no more: the connection that takes its place may be of the same slave.
-        """
-        self._master.remove(self)
-        if self._transport is not None:
-            self._transport.abort()
-        elif self._socket is not None:  # ends the handshake; asyncio does not take it to be closed
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket = None
-
-    def refuse(self, reason: str) -> None:
-        """Close the connection at once, and log why."""
-        self._master.refusals.add("slave disconnected peer=%s: %s", self.peer, reason)
-        self.abort()
-
-    def _greeted(self, data: bytes) -> bytes:
-        """Take the greeting; return the bytes behind it, none before it is complete.
-
-        Raises:
-            ProtocolError: the slave may not have the log.
-        """
-        self._head += data
-        if self._head[0] == HANDSHAKE_BYTE:
-            raise ProtocolError(
-                "it uses TLS for the log, and this broker does not; set haTlsEnable to the same"
-                " value on both"
-            )
-        if MAGIC.startswith(self._head[: len(MAGIC)]):
-            self.slave = self._master.tickets.take(self._head)
-            if self.slave is None:
-                return b""
-        self._master.check_greeting(self)
-        self._is_greeted = True
-        if self.slave is None:
-            return self._head
-        self._take_names(self.slave)
-        return self._head[GREETING_BYTES:]
-
-    # --- others if a controller elects masters ----------------------------------------------------
-
-    def _take_names(self, slave: SlaveNames) -> None:
-        """Take what the slave has said of itself.
-
-        Raises:
-            ProtocolError: another process with its broker id is connected.
-        """
-        self._master.replace_older(self)
-
-    def is_in_sync(self, log_end: int) -> bool:
-        """Return whether the slave counts as having the log."""
-        return log_end - self.acknowledged_to < self._master.settings().ha_slave_fallbehind_max
-
-    def _has_reported(self) -> None:
-        """End the waits of sends that the slave has now."""
-        self._master.acknowledgements.reported()
-
-    def _newest_report(self, data: bytes) -> int | None:
-        """Return the newest report in received bytes; None if none is complete yet.
-
-        Raises:
-            ProtocolError: the bytes are no messages of a slave.
-        """
-        return self._reports.newest(data)
-
-    def _first_offset(self) -> int:
-        """Return where an empty slave begins."""
-        return self._store.file_start(self._store.written_to)
-
-    def _chunk_size(self, size: int) -> int:
-        """Return how many of ``size`` bytes from `sent_to` on share one chunk; 0 to disconnect."""
-        return size
-
-    def _header(self, size: int) -> bytes:
-        """Return what precedes the next ``size`` bytes of the log."""
-        return HEADER.pack(self.sent_to, size)
-
-    # --- sending --------------------------------------------------------------------------------
-
-    def _begin(self, reported: int) -> bool:
-        if not self._master.began(self):
-            return False
-        end = self._store.written_to
-        self.sent_to = reported or self._first_offset()
-        self._master.arrivals.add(
-            "slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end
-        )
-        self._beat()
-        self._schedule()
-        return True
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._continue)
-
-    def _continue(self) -> None:
-        self._is_scheduled = False
-        self.send()
-
-    def send(self) -> None:
-        """Send what is there; at most as much as may wait in the buffer, then others run."""
-        transport = self._transport
-        if transport is None or self._is_paused or self._is_reading or transport.is_closing():
-            return
-        store, size_max = self._store, self._master.settings().ha_transfer_batch_size
-        parts: list[bytes | memoryview] = []
-        start, left = self.sent_to, UNSENT_BYTES_MAX
-        while left > 0:
-            data = store.log_bytes(self.sent_to, left)
-            if data is None:
-                break
-            read = store.cold_log_bytes(self.sent_to, self.sent_to + len(data))
-            if read is not None:
-                self._is_reading = True
-                self._master.tasks.spawn(self._read(), "read-log")
-                break
-            left -= len(data)
-            while data:
-                size = self._chunk_size(min(size_max, len(data)))
-                if size <= 0:
-                    self.refuse(f"it cannot have the log from offset {self.sent_to} on")
-                    return
-                parts += self._header(size), data[:size]
-                self.sent_to += size
-                data = data[size:]
-        if not parts:
-            self._warn_if_deleted()
-            return
-        self._bytes += self.sent_to - start
-        self._written_s = self._now_s()
-        transport.write(b"".join(parts))
-        if left <= 0 and not self._is_paused:
-            self._schedule()
-
-    async def _read(self) -> None:
-        """Read the next bytes of the log into memory, then send."""
-        loop = asyncio.get_running_loop()
-        try:
-            read = self._store.cold_log_bytes(self.sent_to, self.sent_to + COLD_BYTES)
-            if read is not None:
-                await loop.run_in_executor(None, read)
-        except OSError as problem:
-            self.refuse(f"the log cannot be read: {problem}")
-            return
-        finally:
-            self._is_reading = False
-        self.send()
-
-    def _warn_if_deleted(self) -> None:
-        if self._has_warned or self.sent_to >= self._store.min_log_offset or self._is_reading:
-            return
-        self._has_warned = True
-        self._master.refusals.add(
-            "slave needs deleted messages, empty its store and start it again peer=%s"
-            " needs=%d first=%d",
-            *(self.peer, self.sent_to, self._store.min_log_offset),
-        )
-
-    # --- time -----------------------------------------------------------------------------------
-
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def _tick(self) -> None:
-        """Close a silent connection, send a heartbeat; at short intervals."""
-        settings = self._master.settings()
-        now_s = self._now_s()
-        limit_s = settings.ha_housekeeping_interval_ms / 1000
-        if self.acknowledged_to < 0 and now_s - self._made_s > FIRST_REPORT_S:
-            self.refuse(f"it has reported nothing for {FIRST_REPORT_S:g} s")
-            return
-        if now_s - self._read_s > limit_s:
-            self.refuse(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
-            return
-        if self.acknowledged_to >= 0:
-            self._beat()
-        if now_s - self._rate_from_s >= RATE_S:
-            passed_s, self._rate_from_s = now_s - self._rate_from_s, now_s
-            self.bytes_per_second = int((self._bytes - self._bytes_before) / passed_s)
-            self._bytes_before = self._bytes
-        interval_s = min(1.0, settings.ha_send_heartbeat_interval_ms / 5000, limit_s / 5)
-        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
-
-    def _beat(self) -> None:
-        """Send a heartbeat if nothing was sent for a while."""
-        interval_s = self._master.settings().ha_send_heartbeat_interval_ms / 1000
-        now_s = self._now_s()
-        transport = self._transport
-        if transport is None or self._is_paused or transport.is_closing():
-            return
-        if now_s - self._written_s >= interval_s:
-            self._written_s = now_s
-            transport.write(self._header(0))

@@ -12,13 +12,12 @@ from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S, FlowControl, flow_limits
 from cometmq.broker.sending.handler import SendHandler
-from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation, send_rules
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingSettings
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 from cometmq.store import StoreSettings
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.producer_sessions.sessions import ProducerSessions
+    from cometmq.broker.sending.reply import ReplyHandler
 
 
 class SendingFeature(BrokerFeature):
@@ -50,7 +50,7 @@ class SendingFeature(BrokerFeature):
         durability: DurabilityFeature,
         delay: DelayFeature,
         clients: ClientsFeature,
-        sessions: ProducerSessions,
+        sessions: Deferred[ProducerSessions],
         access: AccessControl | None,
         forwarding: Forwarding | None,
     ) -> None:
@@ -72,9 +72,13 @@ class SendingFeature(BrokerFeature):
             new_unique_key=UniqueIds().next,
             now_ms=core.clock.now_ms,
         )
-        self._validation.check_session = sessions.check_send
         self._validation.static_topics = core.static_topics.mappings
         core.static_topics.on_change(lambda _: self._validation.change(self._rules()))
+
+        def check_session(topic: str, name: str, epoch: int, owner: str) -> None:
+            sessions.get().check_send(topic, name, epoch, owner)
+
+        self._validation.check_session = check_session
 
     def _rules(self) -> SendRules:
         core = self._core
@@ -109,26 +113,33 @@ class SendingFeature(BrokerFeature):
             cold_reads=core.cold_reads,
             durability=self._durability,
         )
-        reply = ReplyHandler(
-            core.store,
-            self._validation,
-            core.stats,
-            durability=self._durability,
-            producers=core.producers,
-            settings=core.settings,
-            role=core.role,
-            clock=core.clock,
-            store_host=endpoint.store_host,
-            store_address=endpoint.address,
-        )
+
+        @Deferred
+        def replies() -> ReplyHandler:
+            from cometmq.broker.sending.reply import ReplyHandler
+
+            return ReplyHandler(
+                core.store,
+                self._validation,
+                core.stats,
+                durability=self._durability,
+                producers=core.producers,
+                settings=core.settings,
+                role=core.role,
+                clock=core.clock,
+                store_host=endpoint.store_host,
+                store_address=endpoint.address,
+            )
+
+        reply = replies.handler(lambda h: h.reply)
         return Feature(
             {
                 RequestCode.SEND_MESSAGE: store_sends,
                 RequestCode.SEND_MESSAGE_V2: store_sends,
                 RequestCode.SEND_BATCH_MESSAGE: store_sends,
                 RequestCode.CONSUMER_SEND_MSG_BACK: with_prerequisites(back.send_back),
-                RequestCode.SEND_REPLY_MESSAGE: reply.reply,
-                RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
+                RequestCode.SEND_REPLY_MESSAGE: reply,
+                RequestCode.SEND_REPLY_MESSAGE_V2: reply,
             },
             [every(MEASURE_INTERVAL_S, self.flow.measure, "measure-flow")],
             fast_path=SendFastPath(

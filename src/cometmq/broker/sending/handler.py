@@ -9,7 +9,6 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the header of the re
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from time import perf_counter
@@ -399,6 +398,8 @@ class SendHandler:
 
 def _escaped(text: bytes) -> bytes:
     """Return a text as a JSON header contains it between its quotes."""
+    import json  # no id of RocketMQ's clients needs it
+
     return json.dumps(text.decode(errors="replace"))[1:-1].encode()
 
 

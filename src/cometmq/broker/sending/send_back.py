@@ -8,7 +8,6 @@ SendMessageProcessor.consumerSendMsgBack, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,7 +20,7 @@ from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.role import Role
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.broker.targets import stored_again
+from cometmq.broker.targets import random_queue, stored_again
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
@@ -88,7 +87,7 @@ class SendBackHandler:
         store_host: bytes,
         cold_reads: ColdReads,
         durability: DurabilityWait,
-        queue_chance: Callable[[int], int] = random.randrange,
+        queue_chance: Callable[[int], int] = random_queue,
     ) -> None:
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)

@@ -14,7 +14,6 @@ Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor and HookUtil
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -28,6 +27,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.static_topics.sends import check_not_waiting, target_of
+from cometmq.broker.targets import random_queue
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import (
     COPY_BYTES,
@@ -148,7 +148,7 @@ class SendValidation:
         holds_locks: Callable[[str], bool],
         new_unique_key: Callable[[], str],
         now_ms: Callable[[], int],
-        queue_chance: Callable[[int], int] = random.randrange,
+        queue_chance: Callable[[int], int] = random_queue,
     ) -> None:
         self._topics = topics
         self._groups = groups

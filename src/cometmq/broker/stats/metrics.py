@@ -79,13 +79,13 @@ class BrokerMetrics:
         page.gauge("rocketmq_topic_number", "Topics of this broker").set(len(core.topics))
         groups = page.gauge("rocketmq_consumer_group_number", "Consumer groups of this broker")
         groups.set(len(core.groups))
-        sessions = self._sources.producer_sessions
+        sessions = self._sources.producer_sessions.made()
         open_sessions = page.gauge("cometmq_producer_sessions", "Producer sessions")
-        open_sessions.set(len(sessions))
+        open_sessions.set(0 if sessions is None else len(sessions))
         refused = page.counter(
             "cometmq_producer_sessions_refused_total", "Sends and openings of older attempts"
         )
-        refused.set(sessions.refused)
+        refused.set(0 if sessions is None else sessions.refused)
         master = page.gauge("cometmq_broker_is_master", "1 for a master, 0 for a slave")
         master.set(int(not core.role.is_slave))
         failed = page.gauge(

@@ -32,7 +32,7 @@ class Sources(msgspec.Struct, frozen=True):
     master: Master
     log_copy: Deferred[LogCopy]
     elected: ElectedRole | None
-    producer_sessions: ProducerSessions
+    producer_sessions: Deferred[ProducerSessions]
     item_brokers: ItemBrokers
     pop: PopFeature
 

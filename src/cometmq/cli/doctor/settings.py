@@ -20,8 +20,9 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import Perm
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.remoting import TlsClientSettings, TlsSettings, access_warnings
+from cometmq.remoting import TlsClientSettings, TlsSettings
 from cometmq.remoting.ports import reachable_host
+from cometmq.remoting.tls_warnings import access_warnings
 from cometmq.store import StoreSettings
 from cometmq.system.configuration import Configuration
 

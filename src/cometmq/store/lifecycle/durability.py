@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index.key_index import Index
@@ -31,7 +32,9 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.dispatch import QueueTable
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, is_disk_full, is_out_of_descriptors
-from cometmq.system.platforms.interface import FileSystem
+
+if TYPE_CHECKING:
+    from cometmq.system.platforms.interface import FileSystem
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cometmq.system.platforms.interface import ServerSystem, System
-
-__all__ = ["SERVERS", "SYSTEM", "ServerSystem", "System", "require_servers"]
+__all__ = ["SERVERS", "SYSTEM", "require_servers"]
 
 _IMPLEMENTATIONS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _WITH_SERVERS = ("linux", "darwin")
@@ -43,6 +41,7 @@ def _implementation() -> Any:
 
 if TYPE_CHECKING:
     from cometmq.system.platforms import linux, macos, posix, windows
+    from cometmq.system.platforms.interface import ServerSystem, System
 
     _linux: System = linux
     _macos: System = macos

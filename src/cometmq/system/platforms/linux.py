@@ -21,8 +21,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-
-from cometmq.system.platforms.interface import FileSystem, ReadableSockets
+from typing import TYPE_CHECKING
 
 # One statement for all names.
 # isort: off
@@ -45,6 +44,9 @@ from cometmq.system.platforms.posix import (
     write_at as write_at,
 )
 # isort: on
+
+if TYPE_CHECKING:
+    from cometmq.system.platforms.interface import FileSystem, ReadableSockets
 
 NAME = "Linux"
 TCP_UNSENT_MAX: int | None = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h

@@ -21,6 +21,7 @@ from cometmq.protocol.headers.producer_session import (
     OpenProducerSessionRequest,
     OpenProducerSessionResponse,
 )
+from cometmq.protocol.record import encode_host
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore
 from support.wire.memory_link import link
@@ -39,7 +40,11 @@ class World:
         core = self.tables.core(self.store)
         limits = SessionLimits(100, 1_000_000, 1_000_000)
         self.sessions = ProducerSessions(
-            self.store, lambda: limits, clock=self.tables.clock, cold_reads=ColdReads()
+            self.store,
+            lambda: limits,
+            clock=self.tables.clock,
+            cold_reads=ColdReads(),
+            store_host=encode_host("127.0.0.1", 0),
         )
         self.handler = ProducerSessionHandler(core, self.sessions, DurabilityWait(None))
 

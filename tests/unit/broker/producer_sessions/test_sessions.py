@@ -20,6 +20,7 @@ from cometmq.broker.producer_sessions.sessions import (
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import PRODUCER_SESSION_TOPIC
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.record import encode_host
 from cometmq.store import MessageStore
 from support.checks.manual_clock import ManualClock
 from support.stores.faulty_files import FaultyFiles
@@ -47,7 +48,11 @@ class World:
 
     def _new_sessions(self) -> ProducerSessions:
         return ProducerSessions(
-            self.store, lambda: self.limits, clock=self.clock, cold_reads=ColdReads()
+            self.store,
+            lambda: self.limits,
+            clock=self.clock,
+            cold_reads=ColdReads(),
+            store_host=encode_host("127.0.0.1", 0),
         )
 
     def restart(self) -> None:
@@ -316,13 +321,3 @@ def test_a_damaged_record_is_passed_over(world: World, caplog: Any) -> None:
     assert "passed over damaged records of producer sessions count=1" in caplog.text
     assert world.refusal("two") == 0
     assert world.refusal("one") == UNKNOWN
-
-
-def test_a_broker_without_sessions_reads_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path)
-
-    world.maintain()
-
-    assert world.records == 0
-    with pytest.raises(PrerequisiteError):
-        world.refusal()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication import master as master_module
+from cometmq.broker.replication import slave_connection
 from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave_connection import SlaveConnection
 from cometmq.broker.replication.wire import REPORT
 from cometmq.broker.role import Role
 from cometmq.store import MessageStore
@@ -26,13 +27,15 @@ COLD_BYTES = 4096
 @pytest.fixture
 async def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Master]:
     """A master whose log was written before its start."""
-    monkeypatch.setattr(master_module, "COLD_BYTES", COLD_BYTES)
-    monkeypatch.setattr(master_module, "UNSENT_BYTES_MAX", COLD_BYTES)
+    monkeypatch.setattr(slave_connection, "COLD_BYTES", COLD_BYTES)
+    monkeypatch.setattr(slave_connection, "UNSENT_BYTES_MAX", COLD_BYTES)
     store = opened(tmp_path)
     for number in range(40):
         put(store, b"%d" % number + b"x" * 1000)
     store.close()
-    made = Master(Role(), opened(tmp_path, files=ColdDisk()), BrokerSettings)
+    made = Master(
+        Role(), opened(tmp_path, files=ColdDisk()), BrokerSettings, connect=SlaveConnection
+    )
     await made.start("127.0.0.1", 0)
     yield made
     await made.close()
@@ -86,13 +89,13 @@ async def test_a_slave_that_needs_deleted_files_is_named(
     watch = logging.Handler()
     watch.emit = lambda record: logged.set()  # type: ignore[method-assign]
     watch.addFilter(lambda record: record.getMessage().startswith("slave needs deleted messages"))
-    logging.getLogger(master_module.__name__).addHandler(watch)
+    logging.getLogger(Master.__module__).addHandler(watch)
     master.store._log.segments.drop_first()
     peer = await Peer.connect(master.port)
     peer.write(REPORT.pack(5))
     try:
         await asyncio.wait_for(logged.wait(), WAIT_S)
     finally:
-        logging.getLogger(master_module.__name__).removeHandler(watch)
+        logging.getLogger(Master.__module__).removeHandler(watch)
     assert f"needs=5 first={LOG_FILE_BYTES}" in caplog.text
     peer.close()

@@ -16,7 +16,8 @@ from typing import Protocol
 from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
 from cometmq.broker.failover.epochs.wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
 from cometmq.broker.replication.greeting import SlaveNames
-from cometmq.broker.replication.master import Master, SlaveConnection
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave_connection import SlaveConnection
 from cometmq.model.errors import ProtocolError
 
 

@@ -26,7 +26,8 @@ from cometmq.broker.failover.epochs.master import EpochSlaveConnection
 from cometmq.broker.failover.epochs.slave import EpochLogCopy
 from cometmq.broker.failover.epochs.wire import Greeting
 from cometmq.broker.replication.greeting import check_process
-from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave_connection import UNSENT_BYTES_MAX
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.store import CONFIRMS_ALL, MessageStore

@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
-from cometmq.broker.pop.acks import AckHandler
 from cometmq.broker.pop.config import PopSettings
 from cometmq.broker.pop.held_pops import HeldPops
-from cometmq.broker.pop.notifications import NotificationHandler
 from cometmq.broker.pop.orders import Orders
-from cometmq.broker.pop.pops import PopHandler
 from cometmq.broker.pop.request_modes import RequestModes
 from cometmq.broker.pop.revive_log import ReviveLog
 from cometmq.broker.pop.reviver import Reviver
 from cometmq.model.errors import CometError
 from cometmq.model.topic import TopicConfig, revive_topic
-from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection, Supervisor, check
 from cometmq.remoting.features import Deferred, Feature
@@ -32,7 +28,10 @@ from cometmq.system.failure_log import FailureLog
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.pop.acks import AckHandler
     from cometmq.broker.pop.assignment import AssignmentHandler
+    from cometmq.broker.pop.notifications import NotificationHandler
+    from cometmq.broker.pop.pops import PopHandler
     from cometmq.broker.pulling.feature import PullingFeature
 
 log = logging.getLogger(__name__)
@@ -90,25 +89,11 @@ class PopFeature(BrokerFeature):
         """The ordered pops."""
         self.modes = RequestModes(self._modes_file)
         """Which groups read which topics by pop."""
-        self.pops = PopHandler(
-            core,
-            self.check_points,
-            self.held,
-            self.orders,
-            settings,
-            self.reviver.schedule,
-            access,
-        )
-        """Handles pops."""
-        self.acks = AckHandler(
-            core,
-            self.check_points,
-            self.orders,
-            self.held,
-            durability.wait,
-            self.reviver.schedule,
-        )
-        """Handles acknowledgements."""
+        self._access = access
+        self._durability = durability.wait
+        self._pops = Deferred(self._make_pops)
+        self._acks = Deferred(self._make_acks)
+        self._waiting = Deferred(self._make_waiting)
         self._assignment = Deferred(self._make_assignment)
         self._copies = FailureLog(
             log,
@@ -124,6 +109,42 @@ class PopFeature(BrokerFeature):
         wanted = self._settings().revive_queue_num
         known = self._core.topics.get(topic)
         return wanted if known is None else max(wanted, known.write_queue_nums)
+
+    @property
+    def acked(self) -> int:
+        """How many messages were acknowledged."""
+        acks = self._acks.made()
+        return 0 if acks is None else acks.acked
+
+    def _make_pops(self) -> PopHandler:
+        from cometmq.broker.pop.pops import PopHandler
+
+        return PopHandler(
+            self._core,
+            self.check_points,
+            self.held,
+            self.orders,
+            self._settings,
+            self.reviver.schedule,
+            self._access,
+        )
+
+    def _make_acks(self) -> AckHandler:
+        from cometmq.broker.pop.acks import AckHandler
+
+        return AckHandler(
+            self._core,
+            self.check_points,
+            self.orders,
+            self.held,
+            self._durability,
+            self.reviver.schedule,
+        )
+
+    def _make_waiting(self) -> NotificationHandler:
+        from cometmq.broker.pop.notifications import NotificationHandler
+
+        return NotificationHandler(self._core, self._pops.get(), self.held, self.orders)
 
     def _make_assignment(self) -> AssignmentHandler:
         from cometmq.broker.pop.assignment import AssignmentHandler, Routes
@@ -144,17 +165,17 @@ class PopFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pops, acknowledgements and assignments; only the main port pops."""
         self.check_points.store_host = endpoint.store_host
-        waiting = NotificationHandler(self._core, self.pops, self.held, self.orders)
+        pops, acks, waiting = self._pops, self._acks, self._waiting
         assignment = self._assignment
         return Feature(
             {
-                RequestCode.POP_MESSAGE: self.pops.pop,
-                RequestCode.PEEK_MESSAGE: self.pops.peek,
-                RequestCode.NOTIFICATION: waiting.notify,
-                RequestCode.POLLING_INFO: waiting.info,
-                RequestCode.ACK_MESSAGE: self.acks.ack,
-                RequestCode.BATCH_ACK_MESSAGE: self.acks.ack_batch,
-                RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.acks.change,
+                RequestCode.POP_MESSAGE: pops.handler(lambda h: h.pop),
+                RequestCode.PEEK_MESSAGE: pops.handler(lambda h: h.peek),
+                RequestCode.NOTIFICATION: waiting.handler(lambda h: h.notify),
+                RequestCode.POLLING_INFO: waiting.handler(lambda h: h.info),
+                RequestCode.ACK_MESSAGE: acks.handler(lambda h: h.ack),
+                RequestCode.BATCH_ACK_MESSAGE: acks.handler(lambda h: h.ack_batch),
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.handler(lambda h: h.change),
                 RequestCode.QUERY_ASSIGNMENT: assignment.handler(lambda h: h.query),
                 RequestCode.SET_MESSAGE_REQUEST_MODE: assignment.exclusive(lambda h: h.set_mode),
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: assignment.exclusive(
@@ -219,6 +240,8 @@ class PopFeature(BrokerFeature):
 
     async def _copy_modes(self) -> None:
         """Copy the request modes of the master of a slave."""
+        from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+
         role = self._core.role
         master = role.master_address
         if not role.is_slave or not master:
@@ -241,11 +264,13 @@ class PopFeature(BrokerFeature):
         self.held.close()
         await self._tasks.cancel()
         await self.reviver.stop()
-        await self.pops.stop()
+        if (pops := self._pops.made()) is not None:
+            await pops.stop()
 
     async def close(self) -> None:
         """End the acknowledgements that wait for a file of the log."""
-        await self.acks.stop()
+        if (acks := self._acks.made()) is not None:
+            await acks.stop()
 
     def save(self) -> None:
         """Write the ordered pops, and where the records begin that count."""

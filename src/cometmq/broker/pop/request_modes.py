@@ -10,22 +10,24 @@ Source: MessageRequestModeManager, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.thread_calls import NextCall
 from cometmq.model.errors import ResponseError, StoreError
-from cometmq.protocol.bodies.pop import (
-    MessageRequestModeSerializeWrapper,
-    SetMessageRequestModeRequestBody,
-)
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.store.config_files import JsonFile
 
-MODES_MAX: Final = 100_000
+if TYPE_CHECKING:
+    from cometmq.protocol.bodies.pop import (
+        MessageRequestModeSerializeWrapper,
+        SetMessageRequestModeRequestBody,
+    )
 
-Modes = dict[str, dict[str, SetMessageRequestModeRequestBody]]
+    Modes = dict[str, dict[str, SetMessageRequestModeRequestBody]]
+
+MODES_MAX: Final = 100_000
 
 
 class RequestModes:
@@ -52,6 +54,8 @@ class RequestModes:
         content = self._file.load()
         try:
             if content is not None:
+                from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+
                 wrapper = read_struct(content, MessageRequestModeSerializeWrapper)
                 self._table = wrapper.message_request_mode_map
         except FastJsonError as problem:
@@ -118,4 +122,6 @@ class RequestModes:
 
 
 def _body(table: Modes) -> MessageRequestModeSerializeWrapper:
+    from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+
     return MessageRequestModeSerializeWrapper(message_request_mode_map=table)

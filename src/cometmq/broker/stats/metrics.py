@@ -304,7 +304,7 @@ class BrokerMetrics:
         ):
             page.gauge(name, text).set(value)
         for name, text, value in (
-            ("acknowledged", "Popped messages acknowledged", pop.acks.acked),
+            ("acknowledged", "Popped messages acknowledged", pop.acked),
             ("revived", "Popped messages stored again", pop.reviver.revived),
             ("dropped", "Popped messages that were gone when they were due", pop.reviver.dropped),
         ):

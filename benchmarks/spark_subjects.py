@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import runpy
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from spark_data import JSON_SCHEMA, TOPICS, messages_of
 
+ARCHIVE = Path(__file__).resolve().parents[1] / "examples/spark/archive_log.py"
 FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size int, topic string"
 JSON_COLUMNS = f"queue_id int, queue_offset bigint, value STRUCT<{JSON_SCHEMA}>, value_error string"
 WARM_BATCHES, BATCHES = 15, 30
@@ -307,12 +309,9 @@ def log_to_parquet(bench: Bench) -> float:
 
 
 def archive(bench: Bench) -> float:
-    """Archive the log into a Delta table."""
-    from cometmq.spark.archive import ArchiveLogSettings, archive_log
-
-    to = bench.fresh("archive")
-    settings = ArchiveLogSettings(store=bench.store, broker_name="broker-a", to=str(to))
-    return _files_rate(bench.messages, to, lambda: archive_log(bench.spark, settings))
+    """Archive the log into a Delta table, as the example does."""
+    to, run = bench.fresh("archive"), runpy.run_path(str(ARCHIVE))["archive"]
+    return _files_rate(bench.messages, to, lambda: run(bench.spark, bench.store, str(to)))
 
 
 def topic_scan(bench: Bench) -> float:

@@ -62,7 +62,6 @@ USED_BY = {
     "spark": ("tests/unit/spark",),
     "spark-provided": ("tests/unit/spark",),
     "payloads": ("tests/unit/spark/payloads",),
-    "iceberg": ("tests/unit/spark/archive",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),
 }

@@ -1,4 +1,4 @@
-"""Send archived messages again, to their topics or to others.
+"""Send the messages of a Delta table again, to their topics or to others.
 
 The messages of a queue keep their order. Their unique ids are made of the job and of their place in
 the archive: after a run that was killed, run the same job again, and the messages that are in the
@@ -9,11 +9,11 @@ of dead letters. Run: ``python examples/spark/12_replay.py [archive] [name serve
 
 import sys
 
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from cometmq.spark.archive import read_archive
 from cometmq.spark.sessions import local_session
 
 HALF_OR_ROLLED_BACK = "sys_flag & 12 IN (4, 12)"
@@ -56,7 +56,7 @@ def main(
     archive: str = "archive", name_server: str = "127.0.0.1:9876", job: str = "replay", *topics: str
 ) -> None:
     spark = local_session()
-    messages = read_archive(spark, archive)
+    messages = spark.read.parquet(*DeltaTable(archive).file_uris())
     there = {row.topic for row in messages.select("topic").distinct().collect()}
     targets = {name: to or name for name, _, to in (each.partition("=") for each in topics)}
     targets = targets or {name: name for name in there if is_replayed(name)}

@@ -6,11 +6,52 @@ Run: ``python examples/spark/13_dead_letters.py [name server] [folder]``.
 
 import sys
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from cometmq.spark.checks import dead_letters
+from cometmq.model.dead_letter import (
+    CONSUME_ERROR,
+    CONSUME_RETRIES,
+    OF_DEATH,
+    ORIGINAL_ID,
+    ORIGINAL_TOPIC,
+)
+from cometmq.model.topic import DLQ_PREFIX
 from cometmq.spark.sessions import local_session
+
+
+def dead_letters(messages: DataFrame) -> DataFrame:
+    """Return the dead letters among messages.
+
+    ``origin_topic`` and ``origin_id`` are the topic and the broker's id of the first send, null if
+    the letter has none. ``born`` is when the producer created the message, ``died`` when it was
+    stored as a dead letter. ``error`` is the last exception of the handler, which CometMQ's client
+    notes. ``properties`` are the application's and others that a message sent again may have.
+
+    Args:
+        messages: rows of any source with ``includeProperties``; rows of other topics are left out.
+    """
+    letters = messages.where(f.col("topic").startswith(DLQ_PREFIX))
+    return letters.select(
+        f.substring("topic", len(DLQ_PREFIX) + 1, 1000).alias("group"),
+        _first_of(ORIGINAL_TOPIC).alias("origin_topic"),
+        _first_of(ORIGINAL_ID).alias("origin_id"),
+        "msg_id", "tags", "keys", "broker_name", "queue_id", "queue_offset",
+        f.col("born_timestamp").alias("born"),
+        f.col("store_timestamp").alias("died"),
+        f.coalesce(_first_of((CONSUME_RETRIES,)).try_cast("int"), "reconsume_times").alias(
+            "retries"
+        ),
+        _first_of((CONSUME_ERROR,)).alias("error"),
+        "body",
+        f.map_filter("properties", lambda name, _: ~name.isin(*sorted(OF_DEATH))).alias(
+            "properties"
+        ),
+    )  # fmt: skip
+
+
+def _first_of(properties: tuple[str, ...]) -> Column:
+    return f.coalesce(*(f.col("properties")[name] for name in properties))
 
 
 def report_of(letters: DataFrame) -> DataFrame:

@@ -18,22 +18,38 @@ SOURCE = {
 
 
 @task.external_python(python=PYTHON, expect_airflow=False, retries=2)
-def archive(name_servers: str, topic: str, table: str) -> int:
-    from cometmq.spark.archive import ArchiveTopicsSettings, archive_topics
+def archive(name_servers: str, topic: str, table: str) -> None:
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
     from cometmq.spark.sessions import local_session
 
-    settings = ArchiveTopicsSettings(name_servers=name_servers, topics=(topic,), to=table)
-    return archive_topics(local_session(), settings).rows
+    spark = local_session()
+
+    def add(rows, batch: int) -> None:
+        query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        known = None
+        if DeltaTable.is_deltatable(table):
+            known = DeltaTable(table).transaction_version(query)
+        if known is None or known < batch:
+            done = CommitProperties(app_transactions=[Transaction(query, batch)])
+            write_deltalake(table, rows.toArrow(), mode="append", commit_properties=done)
+
+    source = spark.readStream.format("rocketmq").option("nameServer", name_servers)
+    source = source.option("subscribe", topic).option("startingOffsets", "earliest")
+    query = source.option("maxOffsetsPerTrigger", 100_000).load().writeStream.foreachBatch(add)
+    query = query.option("checkpointLocation", f"{table}/_checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
 
 
 @task.external_python(python=PYTHON, expect_airflow=False)
 def check(name_servers: str, topic: str, table: str) -> None:
-    from cometmq.spark.archive import read_archive
+    from deltalake import DeltaTable
+
     from cometmq.spark.checks import compare, gaps
     from cometmq.spark.sessions import local_session
 
     spark = local_session()
-    archived = read_archive(spark, table, topics=[topic])
+    archived = spark.read.parquet(*DeltaTable(table).file_uris())
     reader = spark.read.format("rocketmq").option("nameServer", name_servers)
     stored = reader.option("subscribe", topic).load()
     # What was sent since then is not archived yet, and what expired is in the archive only.

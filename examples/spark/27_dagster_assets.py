@@ -7,8 +7,8 @@ import os
 
 import dagster
 from dagster import AssetCheckResult, ConfigurableResource, MaterializeResult
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from cometmq.spark.archive import ArchiveTopicsSettings, archive_topics, read_archive
 from cometmq.spark.checks import compare, gaps
 from cometmq.spark.sessions import local_session
 
@@ -21,17 +21,32 @@ class Source(ConfigurableResource):
 
 @dagster.asset
 def archived_orders(source: Source) -> MaterializeResult:
-    settings = ArchiveTopicsSettings(
-        name_servers=source.name_servers, topics=(source.topic,), to=source.table
-    )
-    result = archive_topics(local_session(), settings)
-    return MaterializeResult(metadata={"rows": result.rows, "files": result.files})
+    spark = local_session()
+    added = [0]
+
+    def add(rows, batch: int) -> None:
+        query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        known = None
+        if DeltaTable.is_deltatable(source.table):
+            known = DeltaTable(source.table).transaction_version(query)
+        if known is None or known < batch:
+            done = CommitProperties(app_transactions=[Transaction(query, batch)])
+            found = rows.toArrow()
+            write_deltalake(source.table, found, mode="append", commit_properties=done)
+            added.append(found.num_rows)
+
+    messages = spark.readStream.format("rocketmq").option("nameServer", source.name_servers)
+    messages = messages.option("subscribe", source.topic).option("startingOffsets", "earliest")
+    query = messages.option("maxOffsetsPerTrigger", 100_000).load().writeStream.foreachBatch(add)
+    query = query.option("checkpointLocation", f"{source.table}/_checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+    return MaterializeResult(metadata={"rows": sum(added)})
 
 
 @dagster.asset_check(asset=archived_orders, blocking=True)
 def archive_is_whole(source: Source) -> AssetCheckResult:
     spark = local_session()
-    archived = read_archive(spark, source.table, topics=[source.topic])
+    archived = spark.read.parquet(*DeltaTable(source.table).file_uris())
     reader = spark.read.format("rocketmq").option("nameServer", source.name_servers)
     stored = reader.option("subscribe", source.topic).load()
     # What was sent since then is not archived yet, and what expired is in the archive only.

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Annotated, Any, Self
 
 import typer
+from archive_log import archive, read
 from pipeline_shop import DESK, TOPIC, DemoError, Desk, Server, Shop
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
@@ -32,8 +33,7 @@ from rich.table import Table
 
 from cometmq.client import CometError
 from cometmq.model.topic import dlq_topic
-from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
-from cometmq.spark.checks import compare, dead_letters, gaps
+from cometmq.spark.checks import compare, gaps
 from cometmq.spark.java import find_java
 from cometmq.spark.sessions import local_session
 
@@ -124,26 +124,23 @@ class _Demo:
         return local_session(**conf)
 
     def _archive(self, spark: SparkSession, server: Server, shop: Shop) -> None:
-        settings = ArchiveLogSettings(
-            store=str(server.store), broker_name=BROKER, to=self._archived
-        )
-        result = archive_log(spark, settings)
-        rows = read_archive(spark, self._archived, topics=[TOPIC])
+        count = archive(spark, str(server.store), self._archived, BROKER)
+        rows = read(spark, self._archived).where(f.col("topic") == TOPIC)
         self._check("orders in the archive", shop.acknowledged, rows.count())
-        self._say(f"archived {result.rows:,} messages of all topics in {self._archived}")
+        self._say(f"archived {count:,} messages of all topics in {self._archived}")
 
     def _dead_letters(self, spark: SparkSession, server: Server, desk: Desk) -> None:
         topics = _reader(spark, server).option("subscribe", dlq_topic(DESK)).load()
-        letters = dead_letters(topics).cache()
-        error = f.regexp_replace("error", "[0-9]+", "<n>").alias("error")
-        for row in letters.groupBy("group", error).count().collect():
-            self._say(f"{row['count']} dead letters of {row.group}: {row.error}")
+        letters = topics.cache()
+        error = f.regexp_replace(f.col("properties")["CONSUME_ERROR"], "[0-9]+", "<n>")
+        for row in letters.groupBy(error.alias("error")).count().collect():
+            self._say(f"{row['count']} dead letters of {DESK}: {row.error}")
         letters.write.parquet(str(self._kept / "dead-letters"))
         self._check("dead letters", len(desk.refused), letters.count())
 
     def _audit(self, spark: SparkSession, server: Server) -> None:
         topic = _reader(spark, server).option("subscribe", TOPIC).load()
-        archived = read_archive(spark, self._archived, topics=[TOPIC])
+        archived = read(spark, self._archived).where(f.col("topic") == TOPIC)
         self._check("faults in the queues of the topic", 0, gaps(topic).count())
         self._check("messages that the archive has otherwise", 0, compare(topic, archived).count())
 

@@ -39,6 +39,7 @@ from support.brokers.clusters import (
 )
 from support.runner.tiers import TEST, deselect, is_stage_of
 from support.spark import object_storage
+from support.spark.recipes import recipe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +106,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of the run, on two cores; it knows our formats, and keys for a bucket."""
     os.environ["JAVA_HOME"] = str(toolchain.java_home())
     os.environ.update(object_storage.KEYS)
-    from cometmq.spark.sessions import StandaloneCluster, local_session
+    from cometmq.spark.sessions import local_session
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
@@ -124,7 +125,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     passed_on = {name: os.environ[name] for name in names if name in os.environ}
     conf |= {f"spark.executorEnv.{name}": value for name, value in passed_on.items()}
     launcher = (sys.executable, "-S", str(LAUNCHER))
-    with StandaloneCluster(CORES, folder=folder / "cluster", launcher=launcher) as cluster:
+    small_cluster = recipe("08_small_cluster").StandaloneCluster
+    with small_cluster(CORES, folder=folder / "cluster", launcher=launcher) as cluster:
         session = cluster.session(**conf)
         yield session
         session.stop()

@@ -1,24 +1,24 @@
-"""Archives made by Spark are read back whole, in both formats, maintained, killed or not."""
+"""The example that archives a log: each record once, also maintained, overtaken and killed."""
 
 from __future__ import annotations
 
-import json
-import os
+import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import time
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
+from deltalake import DeltaTable, Transaction
 
-from cometmq.cli.pipeline import script
-from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
+from cometmq.spark.checks import compare
+from cometmq.spark.errors import DataLossError, PlaceError, SourceError
 from golden.test_stores import facts_of
-from support.spark.archives import delta, iceberg, maintain
+from support.runner.tiers import rounds
+from support.spark.recipes import FOLDER, recipe
 from support.stores.small_stores import opened, put
 from support.wire.recorded import unpack_store
 
@@ -27,114 +27,137 @@ if TYPE_CHECKING:
 
 COUNT = 900
 TOPICS = ("orders", "%RETRY%g", "a.b|c")
+RANGE_BYTES = 16_000
+KILLS = rounds(test=4, long=30)
+COMMIT_S = 300.0
+ARCHIVE = recipe("archive_log")
+PROGRAM = """
+import runpy, sys
+program = runpy.run_path(sys.argv[1])
+program["archive"](None, sys.argv[2], sys.argv[3], range_bytes=4096)
+"""
+
+
+def fill(folder: Path, first: int = 0, count: int = COUNT) -> str:
+    """Put numbered messages into the log of a store; return its folder."""
+    store = opened(folder, commit_log_file_bytes=64 * 1024)
+    for number in range(first, first + count):
+        properties = {"UNIQ_KEY": f"{number:032X}", "own": "é"}
+        topic = TOPICS[number % 3]
+        put(store, b"%d" % number, topic=topic, queue_id=number % 2, properties=properties)
+    store.close()
+    return str(folder)
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> ArchiveLogSettings:
-    """How the log of a store is archived in many small ranges."""
-    store = opened(tmp_path / "store", commit_log_file_bytes=64 * 1024)
-    for number in range(COUNT):
-        put(
-            store,
-            b"%d" % number,
-            topic=TOPICS[number % 3],
-            queue_id=number % 2,
-            properties={"UNIQ_KEY": f"{number:032X}", "own": "é"},
-        )
-    store.close()
-    return ArchiveLogSettings(
-        store=str(tmp_path / "store"),
-        broker_name="broker-a",
-        to=str(tmp_path / "archive"),
-        range_bytes=16_000,
-    )
+def store(tmp_path: Path) -> str:
+    return fill(tmp_path / "store")
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def both(request: pytest.FixtureRequest, settings: ArchiveLogSettings) -> ArchiveLogSettings:
-    return replace(settings, table=request.param)
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "archive")
 
 
-def numbers(rows: Sequence[Any]) -> list[int]:
-    return sorted(int(bytes(row["body"])) for row in rows)
+def numbers(table: str) -> list[int]:
+    return sorted(map(int, DeltaTable(table).to_pyarrow_table()["body"].to_pylist()))
 
 
 def test_the_log_that_spark_reads_is_what_spark_archived(
-    spark: SparkSession, both: ArchiveLogSettings
+    spark: SparkSession, store: str, table: str
 ) -> None:
-    """Before and after the table's files were rewritten, which drops Delta's partition columns."""
-    assert archive_log(spark, both).rows == COUNT
+    """Before and after the table's files were rewritten."""
+    assert ARCHIVE.archive(spark, store, table, range_bytes=RANGE_BYTES) == COUNT
     log = spark.read.format("rocketmq-log").option("includeProperties", "true")
-    read = log.option("brokerName", "broker-a").load(both.store)
+    read = log.option("brokerName", "broker-a").load(store)
     expected = sorted(read.collect(), key=itemgetter("phy_offset"))
-    for _ in range(2):
-        archived = read_archive(spark, both).select(*read.columns)
-        rows = sorted(archived.collect(), key=itemgetter("phy_offset"))
-        assert rows == expected
-        assert len(rows) == COUNT
-        assert rows[1]["topic"] == "%RETRY%g"
-        assert rows[1]["properties"]["own"] == "é"
-        maintain(both)
+    for removed in (11, 0):
+        archived = ARCHIVE.read(spark, table)
+        assert sorted(archived.collect(), key=itemgetter("phy_offset")) == expected
+        assert compare(read, archived, match_brokers=True).isEmpty()
+        maintained = DeltaTable(table)
+        assert maintained.optimize.compact()["numFilesRemoved"] == removed
+        maintained.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def test_an_archive_is_read_by_topic_and_time(
-    spark: SparkSession, both: ArchiveLogSettings
-) -> None:
-    archive_log(spark, both)
-    for _ in range(2):
-        some = read_archive(spark, both, topics=["a.b|c"], columns=["body", "topic"])
-        assert some.columns == ["topic", "body"]
-        assert numbers(some.collect()) == list(range(2, COUNT, 3))
-        first = read_archive(spark, both).agg({"store_timestamp": "min"}).first()
-        assert first is not None
-        begin_ms = int(first[0].timestamp() * 1000)
-        assert read_archive(spark, both, until_ms=begin_ms).count() == 0
-        assert read_archive(spark, both, since_ms=begin_ms).count() == COUNT
-        maintain(both)
+def test_each_run_continues_also_behind_the_tables_maintenance(store: str, table: str) -> None:
+    """The oldest file of the log may be gone by then, and another log may share the table."""
+    ARCHIVE.archive(None, store, table, range_bytes=RANGE_BYTES)
+    assert ARCHIVE.archive(None, store, table) == 0
+    DeltaTable(table).optimize.z_order(["topic", "queue_offset"])
+    min((Path(store) / "commitlog").iterdir()).unlink()
+    fill(Path(store), COUNT, 30)
+    assert ARCHIVE.archive(None, store, table) == 30
+    other = fill(Path(store).with_name("other"), COUNT + 30, 10)
+    assert ARCHIVE.archive(None, other, table, "broker-b") == 10
+    assert numbers(table) == list(range(COUNT + 40))
 
 
-def test_an_older_version_is_read(spark: SparkSession, both: ArchiveLogSettings) -> None:
-    archive_log(spark, both)
-    if both.table == "delta":
-        version = delta(both).version()
-    else:
-        version = iceberg(both).current_snapshot().snapshot_id
-    store = opened(Path(both.store), commit_log_file_bytes=64 * 1024)
-    put(store, b"9999", topic="orders")
-    store.close()
-    assert archive_log(spark, both).rows == 1
-    assert read_archive(spark, both).count() == COUNT + 1
-    assert read_archive(spark, both, version=version).count() == COUNT
+def test_another_log_than_the_archived_one_is_refused(store: str, table: str) -> None:
+    """A store that was created again, with more messages and with fewer, and one with a gap."""
+    ARCHIVE.archive(None, store, table)
+    for count in (COUNT + 30, 10):
+        shutil.rmtree(store)
+        fill(Path(store), 7, count)
+        with pytest.raises(PlaceError, match="the log of broker-a is not the archived one"):
+            ARCHIVE.archive(None, store, table)
+    assert numbers(table) == list(range(COUNT))
+
+    _, second, *_ = sorted((Path(fill(Path(store), 17, COUNT)) / "commitlog").iterdir())
+    second.unlink()
+    with pytest.raises(DataLossError, match="was never archived"):
+        ARCHIVE.archive(None, store, f"{table}-2")
+
+
+def test_a_run_that_another_one_has_overtaken_adds_nothing(store: str, table: str) -> None:
+    ARCHIVE.archive(None, store, table)
+    opened_before = DeltaTable(table)
+    transaction = Transaction("cometmq.archived.broker-a", 1 << 40)
+    with pytest.raises(SourceError, match=r"has archived to \d+, expected 77"):
+        ARCHIVE.commit(opened_before, [], transaction, 77)
+    assert numbers(table) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("name", ["4.9.7-main", "5.3.3-main"])
-def test_stores_of_rocketmq_are_archived(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_stores_of_rocketmq_are_archived(table: str, tmp_path: Path, name: str) -> None:
     place = str(unpack_store(name, tmp_path))
-    to = str(tmp_path / "archive")
-    archive_log(spark, ArchiveLogSettings(store=place, to=to, range_bytes=300_000))
+    ARCHIVE.archive(None, place, table, range_bytes=300_000)
     known = {message["physical_offset"] for message in facts_of(name)["messages"]}
-    met = read_archive(spark, to, columns=["phy_offset"]).collect()
-    assert known <= {row["phy_offset"] for row in met}
+    assert known <= set(DeltaTable(table).to_pyarrow_table()["phy_offset"].to_pylist())
+
+
+def commits(table: str) -> int:
+    return len(list(Path(table).glob("_delta_log/*.json")))
+
+
+def kill_after_a_commit(store: str, table: str, delay_s: float) -> bool:
+    """Let a process archive until its first commit and a little longer; return if it was killed."""
+    before = commits(table)
+    command = [sys.executable, "-c", PROGRAM, str(FOLDER / "archive_log.py"), store, table]
+    with subprocess.Popen(command) as program:
+        deadline = time.monotonic() + COMMIT_S
+        while program.poll() is None and commits(table) == before:
+            assert time.monotonic() < deadline, "no commit"
+            time.sleep(0.005)
+        try:
+            return program.wait(delay_s) != 0
+        except subprocess.TimeoutExpired:
+            program.kill()
+            return True
 
 
 @pytest.mark.local_only
-@pytest.mark.parametrize(
-    "launcher", ["python", pytest.param("spark-submit", marks=pytest.mark.long)]
-)
-def test_the_command_prints_its_result(settings: ArchiveLogSettings, launcher: str) -> None:
-    """As a script that starts a session, and as a script that spark-submit gives a session."""
-    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-    start = [sys.executable] if launcher == "python" else [submit, "--master", "local[2]"]
-    words = ["archive", "--store", settings.store, "--to", settings.to, "--json"]
-    done = subprocess.run(
-        [*start, str(script()), *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-    )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout.splitlines()[-1])
-    assert (document["rows"], document["lost"]) == (COUNT, [])
-    assert f"archived rows={COUNT}" in done.stdout + done.stderr  # spark-submit joins the two
+def test_an_archive_that_is_killed_has_every_record_once(store: str, table: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    kills = 0
+    for number in range(KILLS):
+        if not kill_after_a_commit(store, table, chance.uniform(0.0, 0.25 if number else 0.01)):
+            break
+        kills += 1
+    assert kills > 0
+
+    ARCHIVE.archive(None, store, table)
+
+    assert numbers(table) == list(range(COUNT))

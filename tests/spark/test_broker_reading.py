@@ -21,9 +21,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.pull import PullMessageResponse
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
-from cometmq.spark.brokers import pulls, reading
-from cometmq.spark.brokers.pulls import Read
-from cometmq.spark.brokers.reading import RangePump
+from cometmq.spark.brokers import reading
+from cometmq.spark.brokers.reading import RangePump, Read
 from cometmq.spark.brokers.routes import queue_of
 from cometmq.spark.errors import (
     DataLossError,
@@ -348,13 +347,6 @@ async def test_what_came_before_the_loss_is_handed_over(reader: Reader) -> None:
     assert isinstance(pieces.get_nowait(), DataLossError)
 
 
-async def test_what_has_expired_is_passed_over_if_told_so(reader: Reader) -> None:
-    reader.broker.put(0, 100)
-    reader.broker.expire(0, 40)
-    assert await reader.offsets(wanted(10, 90, skip_expired=True)) == list(range(40, 90))
-    assert await reader.offsets(wanted(10, 30, skip_expired=True)) == []
-
-
 @pytest.mark.parametrize("deleted", [50, 1_500], ids=["behind a success", "behind a retry"])
 async def test_what_the_log_has_lost_is_expired_before_the_queue_says_so(
     reader: Reader, deleted: int
@@ -362,17 +354,11 @@ async def test_what_the_log_has_lost_is_expired_before_the_queue_says_so(
     """A broker deletes files of its log first, and corrects where queues begin later."""
     reader.broker.put(0, 2_000)
     reader.broker.delete_log(0, deleted)
-    for skip in (True, False):
-        reader.broker.min[0] = 0
-        reader.broker.pulls.clear()
-        reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000, skip_expired=skip)))
-        await reader.broker.until(lambda: len(reader.broker.pulls) > 4)
-        reader.broker.expire(0, deleted)
-        if skip:
-            assert await reading_ == list(range(deleted, 2_000))
-        else:
-            with pytest.raises(DataLossError, match=f"0 on have expired.*{deleted} to 2000"):
-                await reading_
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000)))
+    await reader.broker.until(lambda: len(reader.broker.pulls) > 4)
+    reader.broker.expire(0, deleted)
+    with pytest.raises(DataLossError, match=f"0 on have expired.*{deleted} to 2000"):
+        await reading_
 
 
 async def test_what_the_log_loses_while_it_is_read_is_expired(reader: Reader) -> None:
@@ -395,7 +381,7 @@ async def test_a_queue_that_never_says_so_is_an_error_in_time(reader: Reader) ->
     reader.broker.delete_log(0, 60)
     lost = r"0 to 100: nothing came at 0 .*from 0 on were deleted, although the queue begins at 0"
     with pytest.raises(RangeError, match=lost):
-        await reader.read(wanted(0, 100, timeout_s=0.3, skip_expired=True))
+        await reader.read(wanted(0, 100, timeout_s=0.3))
 
 
 async def test_a_file_of_the_queue_that_is_missing_is_not_passed_over(reader: Reader) -> None:
@@ -542,7 +528,7 @@ async def test_a_connection_over_which_nothing_comes_is_given_up(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is in between may have forgotten it."""
-    monkeypatch.setattr(pulls, "PULL_S", 1.1)
+    monkeypatch.setattr(reading, "PULL_S", 1.1)
     reader.broker.put(0, 500)
     reader.broker.holds = True
     reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
@@ -611,7 +597,7 @@ async def test_a_broker_that_is_not_registered_may_come_back(reader: Reader) -> 
     """So it is no loss of data, whatever was said about losses."""
     reader.names.serve({})
     with pytest.raises(UnreachableError, match="a is not registered"):
-        await reader.read(wanted(0, 50, timeout_s=0.3, skip_expired=True))
+        await reader.read(wanted(0, 50, timeout_s=0.3))
 
 
 async def test_a_copy_serves_when_the_master_does_not_answer() -> None:
@@ -655,9 +641,7 @@ async def test_what_has_expired_on_a_copy_alone_is_read_from_the_master() -> Non
     copy.expire(0, 200)
     master.suggests = copy.suggests = 1
     async with running(master, copy) as reader:
-        for skip in (False, True):
-            found = await reader.offsets(wanted(0, 300, skip_expired=skip))
-            assert found == list(range(300))
+        assert await reader.offsets(wanted(0, 300)) == list(range(300))
     assert copy.pulls
 
 
@@ -669,9 +653,7 @@ async def test_what_the_log_of_a_copy_alone_has_lost_is_read_from_the_master(del
     copy.delete_log(0, deleted)
     master.suggests = copy.suggests = 1
     async with running(master, copy) as reader:
-        for skip in (False, True):
-            found = await reader.offsets(wanted(0, 2_000, skip_expired=skip))
-            assert found == list(range(2_000))
+        assert await reader.offsets(wanted(0, 2_000)) == list(range(2_000))
     assert copy.pulls
 
 
@@ -694,17 +676,14 @@ async def test_what_a_copy_alone_refuses_is_read_from_the_master(code: ResponseC
     assert len(copy.script_of[PULL]) < 20
 
 
-@pytest.mark.parametrize("skip", [False, True])
-async def test_what_has_expired_on_a_copy_is_no_loss_while_the_master_is_silent(
-    skip: bool,
-) -> None:
+async def test_what_has_expired_on_a_copy_is_no_loss_while_the_master_is_silent() -> None:
     master, copy = QueueBroker(), QueueBroker()
     copy.put(0, 300)
     copy.expire(0, 200)
     async with running(master, copy) as reader:
         await master.stop()
         with pytest.raises(UnreachableError, match=r"topic t, queue 0 of a, offsets 0 to 300"):
-            await reader.read(wanted(0, 300, timeout_s=0.5, skip_expired=skip))
+            await reader.read(wanted(0, 300, timeout_s=0.5))
 
 
 async def test_what_has_expired_on_the_master_is_lost_whatever_a_copy_says() -> None:

@@ -17,6 +17,7 @@ from servers import Cluster
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import Producer
 from cometmq.client.filters import Filter
+from cometmq.client.library import ClientConnection
 from cometmq.protocol.record import decode_messages
 from cometmq.spark.brokers import Bounds, BrokerSession, StoreTimes, connect, disconnect_all
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError
@@ -88,7 +89,7 @@ def test_bounds_times_and_statistics_are_told(
     keys = session.queues([topic])
     assert session.bounds(keys) == dict.fromkeys(keys, Bounds(0, 0))
     send(name_servers, topic, 1, [b"x"] * 30)
-    before_ms = session.stats(keys)[keys[1]].last_update_timestamp
+    before_ms = session.bounds(keys)[keys[1]].newest_ms
     assert abs(time.time() * 1_000 - before_ms) < 60_000
     assert session.bounds(keys)[keys[1]] == Bounds(0, 30)
 
@@ -244,16 +245,21 @@ def test_a_session_stays_where_it_is(name_servers: str) -> None:
         pickle.dumps(connect(options(name_servers)))
 
 
+def connection_of(session: BrokerSession) -> ClientConnection:
+    with session.use() as (_, connection):
+        return connection
+
+
 def test_an_idle_session_closes_its_connections_and_opens_them_again(
     name_servers: str, topic: str
 ) -> None:
     session = BrokerSession(options(name_servers), idle_s=0.2)
     try:
         session.queues([topic])
-        before = session.connection
+        before = connection_of(session)
         wait_until(lambda: before.closed, "the idle client is closed")
         assert len(session.queues([topic])) == 4
-        assert session.connection is not before
+        assert connection_of(session) is not before
     finally:
         session.close()
 
@@ -265,9 +271,9 @@ def test_a_session_in_use_is_not_idle(name_servers: str, topic: str) -> None:
         key = session.queues([topic])[0]
         pieces = session.read(QueueRange(key, 0, 1_500))
         next(pieces)
-        connection = session.connection
+        connection = connection_of(session)
         other = BrokerSession(options(name_servers), idle_s=0.05)
-        unused = other.connection
+        unused = connection_of(other)
         wait_until(lambda: unused.closed, "the unused client is closed")
         assert not connection.closed
         assert sum(1 for _ in pieces) >= 1

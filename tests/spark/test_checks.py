@@ -15,6 +15,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.spark import checks
 from support.spark.message_frames import START, frame, message
+from support.spark.recipes import recipe
 from support.wire.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Rows = list[dict[str, Any]]
+AUDIT, GROUPS = recipe("15_audit_a_replica"), recipe("28_group_offsets")
+LETTERS, CLUSTERS = recipe("13_dead_letters"), recipe("29_compare_clusters")
 
 
 def queue(count: int, queue_id: int = 0, **more: Any) -> Rows:
@@ -114,7 +117,7 @@ def test_the_log_of_a_real_broker_has_no_fault_until_a_byte_is_flipped(
     log = reader.options(badRecords="permissive", includeProperties="true")
     assert checks.gaps(log.load(str(store))).collect() == []
     assert checks.duplicates(log.load(str(store))).collect() == []
-    assert told(checks.transactions(log.load(str(store))), "finding") == [("half-without-end",)]
+    assert told(AUDIT.transactions(log.load(str(store))), "finding") == [("half-without-end",)]
 
     place = messages[100]["physical_offset"]
     path = min((store / "commitlog").iterdir())
@@ -145,7 +148,7 @@ def test_half_messages_without_an_end_ends_without_a_half_and_double_commits_are
     commits = [row | {"sys_flag": 8, "prepared_offset": 900 + n} for n, row in enumerate(queue(4))]
     commits[3]["prepared_offset"] = 901
 
-    found = checks.transactions(frame(spark, tmp_path, [*halves, *ends, *commits]))
+    found = AUDIT.transactions(frame(spark, tmp_path, [*halves, *ends, *commits]))
 
     assert told(found, "finding", "topic", "queue_offset", "producer_group") == [
         ("committed-twice", "orders", 1, None),
@@ -168,8 +171,11 @@ def test_groups_outside_of_their_queues_are_found(spark: SparkSession) -> None:
 
     columns = ("finding", "queue_id", "first", "last", "count")
     outside = [("committed-beyond", 2, 30, 32, 3), ("expired-unread", 1, 4, 9, 6)]
-    assert told(checks.offsets(queues), *columns) == outside
-    assert told(checks.offsets(queues, lag_max=15), *columns) == [*outside, ("lag", 4, 10, 29, 20)]
+    assert told(GROUPS.outside(queues), *columns) == outside
+    assert told(GROUPS.outside(queues, lag_max=15), *columns) == [
+        *outside,
+        ("lag", 4, 10, 29, 20),
+    ]
 
 
 # --- two sources ---------------------------------------------------------------------------------
@@ -249,23 +255,19 @@ def test_another_cluster_is_compared_by_what_messages_were_at_first(
                 "queue_offset": 100 - row["queue_offset"],
             }
         )
-    whole = checks.compare_by_key(
-        *frames(spark, tmp_path / "a", here, there), topics={"orders": "copies"}
-    )
+    whole = CLUSTERS.compare_by_key(*frames(spark, tmp_path / "a", here, there))
     assert whole.collect() == []
 
     there[0] |= {"body": b"tampered"}
     del there[5]
     there += [dict(there[9]), there[10] | {"properties": {}, "msg_id": "a stranger"}]
-    found = checks.compare_by_key(
-        *frames(spark, tmp_path / "b", here, there), topics={"orders": "copies"}
-    )
+    found = CLUSTERS.compare_by_key(*frames(spark, tmp_path / "b", here, there))
 
-    assert told(found, "finding", "topic", "msg_id", "copies_here", "copies_there") == [
-        ("differs", "copies", here[29]["msg_id"], 1, 1),
-        ("missing-here", "copies", "a stranger", 0, 1),
-        ("missing-there", "copies", here[24]["msg_id"], 1, 0),
-        ("more-often-there", "copies", here[19]["msg_id"], 1, 2),
+    assert told(found, "finding", "msg_id", "copies_here", "copies_there") == [
+        ("differs", here[29]["msg_id"], 1, 1),
+        ("missing-here", "a stranger", 0, 1),
+        ("missing-there", here[24]["msg_id"], 1, 0),
+        ("more-often-there", here[19]["msg_id"], 1, 2),
     ]
 
 
@@ -282,7 +284,7 @@ def test_dead_letters_say_whose_they_are_when_and_why(spark: SparkSession, tmp_p
     of_rocketmq = message(4, topic="%DLQ%billing", reconsume_times=16)
     rows = [*queue(3), dead, of_rocketmq, message(5, topic="%RETRY%shipping")]
 
-    found = checks.dead_letters(frame(spark, tmp_path, rows))
+    found = LETTERS.dead_letters(frame(spark, tmp_path, rows))
 
     assert told(found, "group", "origin_topic", "origin_id", "retries", "error") == [
         ("billing", None, None, 16, None),
@@ -300,7 +302,7 @@ def test_dead_letters_in_the_log_of_a_real_broker_are_found(
     dead = [row["properties"] for row in messages if row["topic"] == "%DLQ%CG_retry"]
     reader = spark.read.format("rocketmq-log").option("includeProperties", True)
 
-    found = checks.dead_letters(reader.load(str(unpack_store(f"{version}-main", tmp_path))))
+    found = LETTERS.dead_letters(reader.load(str(unpack_store(f"{version}-main", tmp_path))))
 
     assert told(found, "group", "origin_topic", "origin_id") == sorted(
         ("CG_retry", each["RETRY_TOPIC"], each["ORIGIN_MESSAGE_ID"]) for each in dead

@@ -28,13 +28,13 @@ from cometmq.client import Message, PushConsumer, StartFrom, StoredMessage
 from cometmq.client import Producer as AsyncProducer
 from cometmq.client.blocking import AdminClient, Producer, PullConsumer
 from cometmq.spark import checks
-from cometmq.spark.archive import ArchiveLogSettings, archive_log
 from cometmq.spark.brokers import connect, disconnect_all
 from cometmq.spark.errors import GoneError
 from cometmq.spark.options.connection import ConnectionOptions
 from support.checks.manual_clock import ManualClock
 from support.checks.waiting import until
 from support.processes.process_marks import left_running, marked_environment
+from support.spark.recipes import recipe
 from support.spark.topic_audit import stored, unique_key_of
 from support.stores.small_stores import opened, put
 
@@ -52,11 +52,12 @@ COUNTRIES = ("AT", "DE", "FR")
 STATES = ("new", "paid", "shipped")
 TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
-    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history", "10_payloads",
-    "11_usage", "12_replay", "13_dead_letters", "14_latency_from_traces", "15_audit_a_replica",
-    "16_topic_to_delta", "17_topic_to_iceberg", "18_changes_to_delta", "20_delta_with_quarantine",
-    "21_windows", "22_join_streams", "23_sessions", "25_spark_connect", "26_airflow_dag",
-    "27_dagster_assets", "pipeline_demo", "pipeline_shop",
+    "05_read_a_log", "06_lag", "08_small_cluster", "09_lag_history", "10_payloads", "11_usage",
+    "12_replay", "13_dead_letters", "14_latency_from_traces", "15_audit_a_replica",
+    "16_topic_to_delta", "17_topic_to_iceberg", "18_changes_to_delta",
+    "19_topic_to_delta_without_a_jar", "20_delta_with_quarantine", "21_windows", "22_join_streams",
+    "23_sessions", "25_spark_connect", "26_airflow_dag", "27_dagster_assets", "28_group_offsets",
+    "29_compare_clusters", "archive_log", "pipeline_demo", "pipeline_shop",
 }  # fmt: skip
 
 Run = Callable[..., str]
@@ -242,6 +243,19 @@ def test_a_copy_goes_on_where_it_stopped(
     assert run("04_copy_to_parquet", name_servers, orders, tmp_path) == "61 messages copied\n"
 
 
+def test_a_batch_that_is_repeated_is_added_to_a_delta_table_once(
+    run: Run, name_servers: str, orders: str, tmp_path: Path
+) -> None:
+    """The driver was killed between the table's commit and Spark's."""
+    name = "19_topic_to_delta_without_a_jar"
+    assert run(name, name_servers, orders, tmp_path) == "60 messages in the table\n"
+    for commit in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / commit).unlink(missing_ok=True)
+    with Producer(name_servers, group="shop") as producer:
+        producer.send(Message(topic=orders, body=b"one more"))
+    assert run(name, name_servers, orders, tmp_path) == "61 messages in the table\n"
+
+
 def test_a_log_is_read_without_its_broker(run: Run, cluster: Cluster, orders: str) -> None:
     said = run("05_read_a_log", cluster.store)
 
@@ -264,6 +278,43 @@ def test_lag_is_what_a_group_has_not_committed(
     )
 
 
+def test_a_group_with_too_much_lag_is_named(
+    run: Run, name_servers: str, orders: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = connect(ConnectionOptions(name_servers=name_servers))
+    queue, *_ = session.queues([orders])
+    end = session.bounds([queue], gone=set())[queue].max
+    session.commit(group, {queue: 0})
+    disconnect_all()
+    with pytest.raises(SystemExit):
+        run("28_group_offsets", name_servers, end - 1)
+    place = f"{orders}, queue {queue.queue_id} of {queue.broker}"
+    assert f"{group} in {place}: lag, {end} messages\n" in capsys.readouterr().out
+
+
+def test_a_copy_of_a_topic_has_the_same_messages_until_it_gets_one_more(
+    run: Run,
+    spark: SparkSession,
+    name_servers: str,
+    orders: str,
+    make_topic: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = make_topic(queues=1)
+    rows = spark.read.format("rocketmq").option("nameServer", name_servers)
+    rows = rows.option("subscribe", orders).load().select("body", "tags", "msg_id")
+    writer = rows.write.format("rocketmq").option("nameServer", name_servers)
+    writer.option("topic", copy).mode("append").save()
+    arguments = ("29_compare_clusters", name_servers, orders, name_servers, copy)
+    assert run(*arguments) == "the same messages\n"
+
+    with Producer(name_servers, group="shop") as producer:
+        producer.send(Message(topic=copy, body=b"one more"))
+    with pytest.raises(SystemExit):
+        run(*arguments)
+    assert capsys.readouterr().out.startswith("missing-here: 1\n")
+
+
 def test_a_group_that_falls_behind_is_named(
     run: Run, name_servers: str, orders: str, group: str, tmp_path: Path
 ) -> None:
@@ -282,7 +333,7 @@ def test_a_group_that_falls_behind_is_named(
 def test_an_archive_is_asked_instead_of_the_broker(
     run: Run, cluster: Cluster, orders: str, tmp_path: Path
 ) -> None:
-    said = run("07_archive", cluster.store, tmp_path, orders)
+    said = run("archive_log", cluster.store, tmp_path, "broker-a", orders)
 
     assert re.fullmatch(r"\d+ messages archived\n(\w+: 20 messages\n){3}", said)
 
@@ -408,7 +459,7 @@ def test_a_topic_of_a_broker_is_whole_and_equal_to_a_copy_until_the_copy_loses_a
     queues = queues.option("subscribe", shop.topic).load()
 
     assert checks.gaps(topic).collect() == []
-    assert checks.offsets(queues, lag_max=0).collect() == []
+    assert recipe("28_group_offsets").outside(queues, lag_max=0).collect() == []
     found = checks.compare(topic, spark.read.parquet(str(tmp_path / "copy"))).collect()
     assert {(row.finding, row.queue_id, row.queue_offset) for row in found} == {
         ("missing-there", 0, 3),
@@ -487,7 +538,7 @@ def test_an_archive_is_replayed_in_order_and_a_repetition_is_recognized(
     put(store, b"0:99", topic=topic, sys_flag=4)
     store.close()
     to = str(tmp_path / "archive")
-    archive_log(None, ArchiveLogSettings(store=str(tmp_path / "store"), to=to, broker_name="b"))
+    recipe("archive_log").archive(None, str(tmp_path / "store"), to, "b")
 
     for _ in range(2):
         assert run("12_replay", to, name_servers, "job") == f"replayed {topic}\n"
@@ -516,8 +567,7 @@ def test_the_programs_in_the_page_about_archives_run(
         put(store, b"%d" % number, queue_id=number % 2, properties={"TAGS": "new"})
     end = store.written_to
     store.close()
-    settings = {"store": str(tmp_path / "store"), "to": str(tmp_path / "archive")}
-    archive_log(None, ArchiveLogSettings(**settings, broker_name="broker-a"))
+    recipe("archive_log").archive(None, str(tmp_path / "store"), str(tmp_path / "archive"))
     capsys.readouterr()
 
     run_programs("archive-a-log", {"/data/": f"{tmp_path}/"})

@@ -134,13 +134,6 @@ def test_conditions_give_the_right_rows_where_the_session_pushes_them(
         spark.conf.unset(PUSH)
 
 
-def test_one_topic_is_found_by_its_queues(spark: SparkSession, store: FilledStore) -> None:
-    store.fill(3, topic="rare")
-    given = {"subscribe": "rare", "readThrough": "queues"}
-    assert {row[0] for row in found_in(log(spark, store.root, **given))} == {"rare"}
-    assert log(spark, store.root, **given).count() == 3
-
-
 def test_object_storage_is_read_like_a_disk(
     store: FilledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +149,7 @@ def test_object_storage_is_read_like_a_disk(
         read = [batch for part in pickle.loads(pickle.dumps(parts)) for batch in reader.read(part)]
         assert sum(batch.num_rows for batch in read) == 120
         assert storage.met["GET"] - before <= 2 * len(parts)
-        given = {"subscribe": "orders", "readThrough": "queues"}
-        assert sorted(rows_at(log_reader(storage.url(""), **given))) == store.offsets
+        assert rows_at(log_reader(storage.url(""), subscribe="orders")) == store.offsets
 
 
 # --- streams -------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cometmq.spark.archive import ArchiveLogSettings, archive_log, read_archive
 from support.spark.log_files import FilledStore
 from support.spark.object_storage import KEYS, ObjectStorage, object_storage
+from support.spark.recipes import recipe
 from support.spark.spark_logs import RECORDED, LogStream, log, recorded_store
 
 if TYPE_CHECKING:
@@ -93,21 +93,16 @@ def test_a_stream_takes_what_was_uploaded_since(
     assert len(query.ends()) > batches
 
 
-def test_an_archive_is_made_and_continued_in_the_bucket(
-    spark: SparkSession, storage: ObjectStorage, filled: FilledStore
+def test_an_archive_is_made_and_continued_from_the_bucket(
+    spark: SparkSession, storage: ObjectStorage, filled: FilledStore, tmp_path: Path
 ) -> None:
-    settings = ArchiveLogSettings(
-        store=upload(filled.root, storage, "store"),
-        broker_name="b",
-        to=storage.url("archive"),
-        range_bytes=8_000,
-    )
-    assert archive_log(spark, settings).rows == 120
-    assert archive_log(spark, settings).rows == 0
+    url, to = upload(filled.root, storage, "store"), str(tmp_path / "archive")
+    program = recipe("archive_log")
+    assert program.archive(spark, url, to, "b", range_bytes=8_000) == 120
+    assert program.archive(spark, url, to, "b") == 0
     filled.fill(50)
     upload(filled.root, storage, "store")
-    assert archive_log(spark, settings).rows == 50
+    assert program.archive(spark, url, to, "b") == 50
 
-    kept = read_archive(spark, storage.root / "archive")
     disk = log(spark, filled.root, includeProperties=True, brokerName="b")
-    assert in_order(kept) == in_order(disk.select(*kept.columns))
+    assert in_order(program.read(spark, to)) == in_order(disk)

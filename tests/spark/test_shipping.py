@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from processes import LAUNCHER
 
-from cometmq.spark.sessions import StandaloneCluster
+from support.spark.recipes import recipe
 from support.stores.small_stores import opened, put
 
 pytestmark = pytest.mark.standalone_only
@@ -57,7 +57,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("shipping")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONPATH", raising=False)  # the tests' own: executors would inherit it
-        with StandaloneCluster(1, "1g", folder=folder, launcher=launcher) as cluster:
+        small_cluster = recipe("08_small_cluster").StandaloneCluster
+        with small_cluster(1, "1g", folder=folder, launcher=launcher) as cluster:
             yield cluster.master
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from servers import Cluster, CometBroker, RealBroker, Settings
 
 from cometmq.client.blocking import AdminClient
+from cometmq.spark.monitoring import Lag, lag_of_progress
 from cometmq.spark.offsets import QueueKey
-from cometmq.spark.sources.lag import Lag, lag_of_progress
 from support.checks.waiting import wait_until
 from support.spark.spark_topics import Stream, fill, rows
 

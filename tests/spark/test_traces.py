@@ -22,13 +22,13 @@ from cometmq.client.trace import (
 )
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.headers.send import SendMessageV2Request
-from cometmq.spark import traces
 from support.spark.message_frames import START, frame
-from support.spark.spark_topics import ENDS_S
+from support.spark.recipes import recipe
 from support.spark.traces import PRODUCER, at, handled, published, trace_messages
 from support.wire.recorded import VERSIONS, frames
 
 pytestmark = pytest.mark.long_elsewhere
+traces = recipe("14_latency_from_traces")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,28 +186,3 @@ def test_a_group_is_not_expected_to_get_tags_it_never_got(
         ("02", "never delivered"),
         ("03", "no group consumes it"),
     }
-
-
-def test_deliveries_of_a_stream_are_those_of_the_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """The stream gives a call without an end only once the watermark has passed it."""
-    source = tmp_path / "m"
-    calls = [*handled(1, 0), *handled(2, 1), *handled(3, 2)[:1]]
-    late = [published(9, 4000), *handled(9, 4000)]
-    frame(spark, source, trace_messages(*map(encode_trace_record, [*calls, *late])))
-    stream = traces.records(spark.readStream.schema(spark.read.parquet(str(source)).schema).parquet(
-        str(source)))  # fmt: skip
-    query = (
-        traces.stream_deliveries(stream)
-        .writeStream.format("memory")
-        .queryName("calls")
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(ENDS_S)
-    finally:
-        query.stop()
-
-    found = {row["msg_id"][-2:]: row["end"] for row in rows(spark.table("calls"))}
-
-    assert found == {"01": "SUCCESS", "02": "SUCCESS", "03": None, "09": "SUCCESS"}

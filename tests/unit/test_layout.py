@@ -258,6 +258,7 @@ NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
     "descend_resolver": "PyYAML calls it",
     "encode_command": "deploy/healthcheck.py calls it",
+    "field_texts": "tools/generate calls it",
     "get_buffer": "asyncio calls it",
     "ignore_aliases": "PyYAML calls it",
 }
@@ -321,7 +322,6 @@ SEVERAL = {
     "protocol/test_bodies.py": "one table has the classes of all modules of the package bodies",
     "protocol/test_headers.py": "one table has the classes of all modules of the package headers",
     "protocol/test_message_id_time.py": "sets time zones, so Windows leaves out the whole file",
-    "spark/archive/test_object_storage.py": "both formats of tables, in a server of objects",
     "store/test_confirm.py": "log, queues and index show what replicas have confirmed",
     "store/test_descriptors.py": "log, queues and index close what they opened",
     "store/test_synced_reads.py": "log, queues and index show what is on disk",

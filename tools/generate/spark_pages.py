@@ -1,7 +1,7 @@
-"""Makes the reference of the Spark formats and pipelines from what the code declares.
+"""Makes the reference of the Spark formats and checks from what the code declares.
 
 Columns come from `cometmq.spark.schema` and the sources beside it, options from the dataclasses of
-`cometmq.spark.options`, pipelines from their registry. Only this page's order is written here.
+`cometmq.spark.options`, checks from their docstrings. Only this page's order is written here.
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ SHARED = {
 }
 """Options that several formats have."""
 
-CHECKS = ("cometmq.spark.checks", "cometmq.spark.traces")
-"""The packages of functions that return data frames."""
-
-SEVERAL = "values separated by semicolons; the option may be repeated"
-"""What is expected of an option of a pipeline that has several values."""
+CHECKS = "cometmq.spark.checks"
+"""The package of functions that return data frames."""
 
 
 def formats_page() -> str:
@@ -63,32 +60,16 @@ def formats_page() -> str:
 
 
 def checks_page() -> str:
-    """All functions of checks and traces with their docstrings."""
-    lines = ["# Checks and traces in Spark"]
-    for package in CHECKS:
-        module = import_module(package)
-        first = (inspect.getdoc(module) or "").partition("\n\n")[0]
-        lines += ["", f"Functions of `{package}`. {_sentence(first)}"]
-        for name in module.__all__:
-            function = getattr(module, name)
-            signature = str(inspect.signature(function)).replace("'", "")
-            lines += ["", f"## {name}", "", "```text", f"{name}{signature}", "```", ""]
-            lines += _docstring(inspect.getdoc(function) or "")
+    """All functions of checks with their docstrings."""
+    module = import_module(CHECKS)
+    first = (inspect.getdoc(module) or "").partition("\n\n")[0]
+    lines = ["# Checks in Spark", "", f"Functions of `{CHECKS}`. {_sentence(first)}"]
+    for name in module.__all__:
+        function = getattr(module, name)
+        signature = str(inspect.signature(function)).replace("'", "")
+        lines += ["", f"## {name}", "", "```text", f"{name}{signature}", "```", ""]
+        lines += _docstring(inspect.getdoc(function) or "")
     return "\n".join(lines).rstrip().replace("\n\n\n", "\n\n") + "\n"
-
-
-def pipelines_page() -> str:
-    """All pipelines with their settings."""
-    from cometmq.spark.archive.command import PIPELINES
-
-    lines = [_part("spark-pipelines")]
-    for name, pipeline in PIPELINES.items():
-        function = f"cometmq.spark.archive.{pipeline.function.__name__}"
-        lines += ["", f"## {name}", "", pipeline.summary.rstrip(".") + ".", ""]
-        lines += [f"In a program: `{function}` with `{pipeline.settings.__name__}`.", ""]
-        lines += ["| Option | Default | Expected | Meaning |", "|---|---|---|---|"]
-        lines += _settings(pipeline.settings)
-    return "\n".join(lines) + "\n"
 
 
 def _part(name: str) -> str:
@@ -152,16 +133,11 @@ def _column_rows(columns: Iterable[Any]) -> Iterator[str]:
 
 
 def _written_rows() -> Iterator[str]:
-    """The columns of the writer, with the texts of its module's table."""
-    from cometmq.spark.sink import rows
+    """The columns of the writer."""
+    from cometmq.spark.sink.rows import COLUMNS
 
-    texts = {}
-    for line in (inspect.getdoc(rows) or "").splitlines():
-        cells = re.split(r"\s{2,}", line.strip(), maxsplit=2)
-        if cells[0] in rows.COLUMNS and len(cells) == 3:
-            texts[cells[0]] = cells[2]
-    for name, (kind, _) in rows.COLUMNS.items():
-        yield _row(f"`{name}`", f"`{kind}`", texts[name])
+    for name, (kind, _, text) in COLUMNS.items():
+        yield _row(f"`{name}`", f"`{kind}`", text)
 
 
 def _table(title: str, rows: list[str]) -> Iterator[str]:
@@ -183,24 +159,6 @@ def _options(kind: type) -> Iterator[str]:
         shown = entry.setting.render(entry.setting.default())
         default = "needed" if entry.required else f"`{shown}`" if shown else ""
         yield _row(names, default, entry.setting.expectation, texts[entry.setting.name])
-
-
-def _settings(kind: type) -> Iterator[str]:
-    from cometmq.spark.archive.command import option_name, texts_of
-    from cometmq.system.settings import describe
-
-    texts = texts_of(kind)
-    for setting in describe(kind):
-        name, text = option_name(setting), _sentence(texts[setting.name])
-        shown = setting.render(setting.default())
-        if setting.kind is bool:
-            off = "--no-" + name.removeprefix("--")
-            default = f"`{name if setting.default() else off}`"
-            yield _row(f"`{name}`, `{off}`", default, "", text)
-            continue
-        default = f"`{shown}`" if shown and not setting.depends_on_machine else ""
-        expected = SEVERAL if setting.kind == tuple[str, ...] else setting.expectation
-        yield _row(f"`{name}`", default, expected, text)
 
 
 def _texts(kind: type) -> dict[str, str]:
@@ -241,4 +199,3 @@ def files() -> Iterator[tuple[Path, str]]:
 
     yield REFERENCE / "spark-formats.md", MADE + formats_page()
     yield REFERENCE / "spark-checks.md", MADE + checks_page()
-    yield REFERENCE / "spark-pipelines.md", MADE + pipelines_page()

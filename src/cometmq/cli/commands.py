@@ -151,26 +151,19 @@ def demo(
     raise typer.Exit(run_demo(seconds=seconds, rate=rate))
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@app.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []}, hidden=True
+)
 def pipeline(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Pipeline and its options; --list lists the pipelines, NAME --help the options.",
-            metavar="NAME [OPTIONS]",
-        ),
+        typer.Argument(help="Name of a pipeline of an earlier version.", metavar="NAME [OPTIONS]"),
     ] = None,
-    script: Annotated[
-        bool, typer.Option("--script", help="Print the path of the script for spark-submit.")
-    ] = False,
 ) -> None:
-    """Archive a log or topics into a Delta or Iceberg table, with Spark."""
+    """Print what to use instead of a pipeline of an earlier version."""
     from cometmq.cli import pipeline as pipelines
 
-    if script:
-        typer.echo(pipelines.script())
-        raise typer.Exit
-    raise typer.Exit(pipelines.run(words or ()))
+    pipelines.run(words or ())
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

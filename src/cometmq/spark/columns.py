@@ -52,34 +52,16 @@ class RecordColumns:
 
     Args:
         wanted: names of columns, as `cometmq.spark.schema` has them; others are passed over.
-        decompress, crc, permissive, max_rows, max_bytes: as `cometmq.spark.batches.RecordDecoder`
-            has them.
+        max_rows, how: as `cometmq.spark.batches.RecordDecoder` has them.
     """
 
-    def __init__(
-        self,
-        wanted: Iterable[str],
-        *,
-        decompress: bool = True,
-        crc: bool = False,
-        permissive: bool = False,
-        max_rows: int,
-        max_bytes: int,
-    ) -> None:
+    def __init__(self, wanted: Iterable[str], *, max_rows: int, **how: Any) -> None:
         if max_rows < 1:
             raise ValueError(f"met at most {max_rows} rows, expected 1 or up")
         self.wanted: frozenset[str] = frozenset(wanted)
         self.buffers: dict[str, Buffers] = {}
         self.problem: str | None = None
-        self._rows = RecordRows(
-            self.wanted,
-            _row_bytes(self.wanted),
-            decompress=decompress,
-            crc=crc,
-            permissive=permissive,
-            max_rows=max_rows,
-            max_bytes=max_bytes,
-        )
+        self._rows = RecordRows(self.wanted, _row_bytes(self.wanted), max_rows=max_rows, **how)
 
     def take(
         self,

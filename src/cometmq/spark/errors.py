@@ -11,7 +11,6 @@ SourceError               the base of these errors
 ├── DeliveryError         messages were not acknowledged in time, or were refused
 ├── FencedError           a newer attempt of the same task writes its rows
 ├── NotExactlyOnceError   brokers, rights or rows do not allow a write with delivery=exactly-once
-├── ConflictError         another run has changed the table of an archive
 └── PlaceError            a file or directory does not belong to a store
 
 Spark shows the text of an error only, and carries errors between processes: so each one is made
@@ -65,10 +64,6 @@ class FencedError(SourceError):
 
 class NotExactlyOnceError(SourceError):
     """Rows cannot be written exactly once; the text has the reason."""
-
-
-class ConflictError(SourceError):
-    """Another run archives into the same table; the text says what was met."""
 
 
 class PlaceError(SourceError):

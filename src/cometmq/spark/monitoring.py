@@ -7,7 +7,20 @@
     cometmq_spark_source_lag_bytes{query,broker}                the same of logs
     cometmq_spark_source_away_seconds{query,topic,broker}       how long the broker is away
     cometmq_spark_source_lost_messages_total{query,topic,broker}
-    cometmq_spark_sink_…{job}                                   see `cometmq.spark.sink.counts`
+    cometmq_spark_sink_…{job}                                   see `SINK_COUNTERS`
+
+Spark's progress of a query has the offsets of every source as documents; sources in Python have no
+metrics of their own. So the newest offset has members beside the offsets of queues, and the end of
+a batch names the queues whose broker is away (see `cometmq.spark.offsets`):
+
+    "$away"    since when the brokers of queues do not respond (in the end of the batch)
+    "$lost"    messages that were lost since the query started
+    "$next"    the store times of the next messages to read
+
+The lag is the end of the queues at Spark's last look, less what is processed:
+
+    topics   messages by queue (offsets, so those that a filter leaves out count too)
+    logs     bytes by broker
 
 The values of sources are those of the last progress of each active query; ages grow between two
 of them. PySpark 4.1 has no newest offset, so there are no lags and losses there.
@@ -16,19 +29,21 @@ of them. PySpark 4.1 has no newest offset, so there are no lags and losses there
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
@@ -36,9 +51,18 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.exporter import Exporter, start_exporter
 from cometmq.metrics.page import Page
 from cometmq.spark.compat import passes_limits
-from cometmq.spark.offsets import QueueKey
-from cometmq.spark.sink.counts import HELP, PREFIX, SinkCounts, sink_counts
-from cometmq.spark.sources.lag import Lag, lag_of_progress
+from cometmq.spark.errors import SourceError
+from cometmq.spark.offsets import (
+    AWAY,
+    LOST,
+    NEXT,
+    QueueKey,
+    from_json,
+    log_from_json,
+    positions_in,
+    without_start,
+)
+from cometmq.spark.sink.counts import SinkCounts, sink_counts
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog
@@ -51,6 +75,55 @@ LABELS: Final = {"node_type": "spark"}
 """The labels of every metric beside those of the settings."""
 START_S: Final = 30.0
 """The time to start or stop the exporter."""
+SINK_COUNTERS: Final = {
+    "rows": "Rows that brokers have acknowledged",
+    "bytes": "Bytes of bodies and properties that brokers have acknowledged",
+    "requests": "Requests that brokers have acknowledged",
+    "retries": "Requests that failed and were sent again",
+    "commits": "Committed writes",
+}
+"""The counters of writes, and what they count."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a query was behind when it ended a batch."""
+
+    query: str
+    """The query's name, else its id."""
+    batch: int
+    queues: Mapping[QueueKey, int] = field(default_factory=dict)
+    """Messages still to be read of each queue."""
+    logs: Mapping[str, int] = field(default_factory=dict)
+    """Bytes still to be read of each broker's log."""
+    next_ms: Mapping[QueueKey, int] = field(default_factory=dict)
+    """The store times of the next messages to read, in ms since 1970, as far as known."""
+    away: Mapping[QueueKey, int] = field(default_factory=dict)
+    """Since when the brokers of queues do not respond, in ms since 1970. The lag of such a queue
+    is the last known one."""
+    lost: Mapping[QueueKey, int] = field(default_factory=dict)
+    """Messages of each queue that were lost since the query started, with
+    ``failOnDataLoss=false``. Messages that expire while a task reads them are only in its log."""
+    rows: int = 0
+    """The rows of the batch."""
+
+    @property
+    def messages(self) -> int:
+        """Messages of all queues."""
+        return sum(self.queues.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all logs."""
+        return sum(self.logs.values())
+
+    def seconds(self, now_ms: int) -> float:
+        """Return the lag in time: the age of the oldest message that is not read.
+
+        Args:
+            now_ms: the time in ms since 1970.
+        """
+        return max([0, *(now_ms - at for at in self.next_ms.values())]) / 1000
 
 
 @dataclass
@@ -70,6 +143,8 @@ class StreamMetrics(StreamingQueryListener):
             Prometheus on 127.0.0.1, port 5557. ``exporter="OTLP_GRPC"`` sends to a collector of
             OpenTelemetry, ``"LOG"`` to the log.
         counts_folder: the option ``countsFolder`` of the writes, for the metrics of sinks.
+        tell: called with the figures at each progress of a query, also if this is not started. It
+            runs in Spark's own thread: be quick, and raise nothing.
         clock: the time of ages.
 
     Example:
@@ -82,10 +157,12 @@ class StreamMetrics(StreamingQueryListener):
         settings: MetricsSettings | None = None,
         *,
         counts_folder: str | Path = "",
+        tell: Callable[[Lag], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._configuration = Configuration.of(settings or MetricsSettings())
         self._counts_folder = str(counts_folder)
+        self._tell = tell
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
@@ -144,9 +221,6 @@ class StreamMetrics(StreamingQueryListener):
         if lag is not None:
             self.note(str(event.progress.runId), lag)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: the figures are those of the last progress."""
-
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Forget the query."""
         with self._lock:
@@ -169,6 +243,8 @@ class StreamMetrics(StreamingQueryListener):
             self._queries[run] = query
             if len(self._queries) > QUERIES_MAX:
                 del self._queries[next(iter(self._queries))]
+        if self._tell is not None:
+            self._tell(lag)
 
     async def collect(self, page: Page) -> None:
         """Fill a page."""
@@ -214,12 +290,13 @@ class StreamMetrics(StreamingQueryListener):
 
 
 def _collect_sinks(page: Page, found: list[SinkCounts]) -> None:
-    for name, text in HELP.items():
-        metric = page.counter(f"{PREFIX}{name}_total", text)
+    prefix = "cometmq_spark_sink_"
+    for name, text in SINK_COUNTERS.items():
+        metric = page.counter(f"{prefix}{name}_total", text)
         for each in found:
             values = each.sent._asdict() | {"commits": each.commits}
             metric.set(values[name], job=each.job)
-    last = page.gauge(f"{PREFIX}last_commit_seconds", "Time of the last commit, since 1970", max)
+    last = page.gauge(f"{prefix}last_commit_seconds", "Time of the last commit, since 1970", max)
     for each in found:
         last.set(each.last_commit, job=each.job)
 
@@ -235,3 +312,59 @@ def _by_broker(keys: Iterable[QueueKey]) -> dict[tuple[str, str], list[QueueKey]
 def _age_s(now_ms: int, times_ms: Mapping[QueueKey, int], keys: list[QueueKey]) -> float:
     """Return the age of the oldest of these times, 0 without any."""
     return max([0, *(now_ms - times_ms[key] for key in keys if key in times_ms)]) / 1000
+
+
+def lag_of_progress(progress: StreamingQueryProgress) -> Lag | None:
+    """Return the figures of a query's progress; None if no source is one of ours."""
+    sources = [(each.latestOffset, each.endOffset) for each in progress.sources]
+    name = progress.name or str(progress.id)
+    found = lag_of(name, progress.batchId, sources)
+    return None if found is None else replace(found, rows=progress.numInputRows)
+
+
+def lag_of(query: str, batch: int, sources: list[tuple[Any, Any]]) -> Lag | None:
+    """Return how far a query is behind; None if no source is one of ours.
+
+    Args:
+        query: its name.
+        batch: the batch it ended last.
+        sources: of each source the newest and the last offset, as texts of Spark's progress.
+    """
+    queues: dict[QueueKey, int] = {}
+    logs: dict[str, int] = {}
+    more: dict[str, dict[QueueKey, int]] = {AWAY: {}, LOST: {}, NEXT: {}}
+    ours = 0
+    for newest, done in sources:
+        with contextlib.suppress(SourceError):
+            queues.update(_between(from_json, newest, done))
+            for name, figures in more.items():
+                figures.update(_figures(done if name == AWAY else newest, name))
+            ours += 1
+        with contextlib.suppress(SourceError):
+            logs.update(_between(log_from_json, newest, done))
+            ours += 1
+    if not ours:
+        return None
+    return Lag(query, batch, queues, logs, more[NEXT], more[AWAY], more[LOST])
+
+
+def _figures(text: Any, name: str) -> dict[QueueKey, int]:
+    document = _parsed(text)
+    return positions_in(document, name) if isinstance(document, dict) else {}
+
+
+def _between(read: Callable[[Any], dict[Any, int]], newest: Any, done: Any) -> dict[Any, int]:
+    """Return what lies between two documents; all from 0 on of what the last batch did not know."""
+    ends, places = read(_document(newest)), read(_document(done))
+    return {key: max(end - places.get(key, 0), 0) for key, end in ends.items()}
+
+
+def _document(text: Any) -> Any:
+    return without_start(_parsed(text))
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        raise SourceError(f"an offset that is not JSON: {text}") from None

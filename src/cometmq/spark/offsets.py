@@ -102,11 +102,7 @@ def to_json(positions: Mapping[QueueKey, int]) -> dict[str, Any]:
 
 
 def from_json(document: Any, what: str = "an offset document") -> Positions:
-    """Return the positions in a document.
-
-    Args:
-        document: what ``json.loads`` made of it.
-        what: its name in an error.
+    """Return the positions in a document, whose name in errors is ``what``.
 
     Raises:
         SourceError: it does not have the shape topic, broker, queue, whole number.
@@ -168,34 +164,21 @@ def without_start(document: Any) -> Any:
     return {name: value for name, value in document.items() if not name.startswith("$")}
 
 
-def start_in(end: Mapping[str, Any]) -> Any:
-    """Return the offsets that a stream's first batch begins at, from the document of its end.
-
-    Raises:
-        SourceError: the document does not say.
-    """
-    if FROM not in end:
-        raise SourceError(
-            f"met no start of the first batch in the checkpoint, expected {FROM} in {end}: the"
-            " option may have changed since the batch was planned; use a new checkpointLocation"
-        )
-    return end[FROM]
-
-
 def begins_of(
     start: Any, end: Mapping[str, Any], known: Callable[[Any], dict[Key, int]]
 ) -> dict[Key, int]:
     """Return where a batch begins, from the documents of its start and its end.
 
-    Args:
-        start, end: the documents.
-        known: returns the offsets of a document.
-
     Raises:
         SourceError: it is the first batch, and its end does not say.
     """
     if is_start(start):
-        return known(start_in(end))
+        if FROM not in end:
+            raise SourceError(
+                f"met no start of the first batch in the checkpoint, expected {FROM} in {end}: the"
+                " option may have changed since the batch was planned; use a new checkpointLocation"
+            )
+        return known(end[FROM])
     return known(start) | known(end.get(FROM, {}))
 
 

@@ -12,45 +12,26 @@ from collections.abc import Iterable, Mapping
 from cometmq.spark.offsets import QueueKey, QueueRange
 
 
-def limit(ranges: Iterable[QueueRange], max_offsets: int) -> list[QueueRange]:
-    """Shorten ranges to ``max_offsets`` in all, each in proportion to what it has.
+def limit(
+    ranges: Iterable[QueueRange], most: int, sizes: Mapping[QueueKey, float] | None = None
+) -> list[QueueRange]:
+    """Shorten ranges to ``most`` in all, each in proportion to what it has.
 
     A range that is not empty keeps at least one offset, so that no queue waits for ever; so the
     sum may be larger than asked by one per range.
-    """
-    ranges = list(ranges)
-    total = sum(each.size for each in ranges)
-    if total <= max_offsets:
-        return ranges
-    return [
-        each._replace(end=each.start + max(1, each.size * max_offsets // total))
-        if each.size
-        else each
-        for each in ranges
-    ]
-
-
-def limit_bytes(
-    ranges: Iterable[QueueRange], bytes_each: Mapping[QueueKey, float], max_bytes: int
-) -> list[QueueRange]:
-    """Shorten ranges to about ``max_bytes`` in all, each in proportion to what it has.
-
-    A range that is not empty keeps at least one offset.
 
     Args:
         ranges: the ranges.
-        bytes_each: the size of a message, by queue; queues without it have the mean size.
-        max_bytes: the limit.
+        most: the limit, in offsets, or in bytes if there are sizes.
+        sizes: the size of a message, by queue; queues without it have the mean size.
     """
     ranges = list(ranges)
-    if not bytes_each:
-        return ranges
-    mean = sum(bytes_each.values()) / len(bytes_each)
-    total = sum(each.size * bytes_each.get(each.key, mean) for each in ranges)
-    if total <= max_bytes:
+    mean: float = 1 if sizes is None else sum(sizes.values()) / max(len(sizes), 1)
+    total = sum(each.size * (sizes or {}).get(each.key, mean) for each in ranges)
+    if total <= most:
         return ranges
     return [
-        each._replace(end=each.start + max(1, int(each.size * max_bytes / total)))
+        each._replace(end=each.start + max(1, int(each.size * most // total)))
         if each.size
         else each
         for each in ranges

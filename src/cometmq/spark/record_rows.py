@@ -69,7 +69,7 @@ class RecordRows:
         wanted: names of columns; only what they need is looked for.
         row_bytes: how many bytes a row has in the columns, besides its texts.
         decompress, crc, permissive, max_rows, max_bytes: as
-            `cometmq.spark.columns.RecordColumns` has them.
+            `cometmq.spark.batches.RecordDecoder` has them.
 
     Places are counted from the start of the data. The texts of row n are numbers
     ``n * KINDS`` and following of ``starts`` and ``sizes``; a size is below 0 where there is none.
@@ -80,9 +80,9 @@ class RecordRows:
         wanted: frozenset[str],
         row_bytes: int,
         *,
-        decompress: bool,
-        crc: bool,
-        permissive: bool,
+        decompress: bool = True,
+        crc: bool = False,
+        permissive: bool = False,
         max_rows: int,
         max_bytes: int,
     ) -> None:

@@ -13,7 +13,7 @@ TESTS = (
     "tests/unit/support/spark/test_spark_versions.py",
     "tests/golden/test_spark_logs.py",
 )
-PACKAGES = ("pyspark", "pyarrow", "deltalake", "pyiceberg")
+PACKAGES = ("pyspark", "pyarrow", "deltalake")
 
 
 def left_out() -> list[str]:

@@ -291,7 +291,8 @@ class MemoryBrokers:
         if gone is not None:
             gone.update(missing)
         if away is not None:
-            away.clear()
+            for key in keys:
+                away.pop(key, None)
             away.update(silent)
         return [key for key in keys if key in self.held and key not in silent]
 

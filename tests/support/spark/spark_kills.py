@@ -29,8 +29,10 @@ import toolchain
 from processes import LAUNCHER, Process, ProcessError
 from servers import Cluster, connect, new_topic
 
-from cometmq.spark.sessions import StandaloneCluster
 from support.runner.tiers import new_seed, rounds
+from support.spark.recipes import recipe
+
+StandaloneCluster = recipe("08_small_cluster").StandaloneCluster
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")

@@ -5,7 +5,7 @@ a trigger   latestOffset, reportLatestOffset, and if the end is another text tha
             the end is written down, commit of the batch before, partitions, read, done
 restart     the batch that is written down and not done is planned again, then as ever
 
-`OldStreamProtocol` has the calls of PySpark 4.1, which the module ``compat.unlimited`` lists.
+`OldStreamProtocol` has the calls of PySpark 4.1, which `UnlimitedReader` lists.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cometmq.spark.compat import ReadLimit, StreamReader
-from cometmq.spark.compat.unlimited import UnlimitedReader
+from cometmq.spark.compat import ReadLimit, StreamReader, UnlimitedReader
 
 Row = tuple[str, int, int]
 

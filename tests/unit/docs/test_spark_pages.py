@@ -1,4 +1,4 @@
-"""The reference of Spark leaves out no format, no column, no option and no pipeline."""
+"""The reference of Spark leaves out no format, no column and no option."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import re
 
 import pytest
 
-from cometmq.spark.archive.command import PIPELINES, option_name
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options import options_of
 from cometmq.spark.schema import CORE, HOSTS, PROPERTIES, RECORD_VALID
 from cometmq.spark.sink.rows import COLUMNS
 from cometmq.spark.sources import FORMATS
-from cometmq.system.settings import describe
 from tools.generate import pages, spark_pages
 from tools.generate.root import stale
 
@@ -84,13 +82,6 @@ def test_every_error_is_in_the_tree() -> None:
     missing = [kind for kind in below(SourceError) if kind.__module__ == SourceError.__module__]
     assert missing
     assert [kind.__name__ for kind in missing if f" {kind.__name__} " not in tree] == []
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_every_setting_of_a_pipeline_is_told(name: str) -> None:
-    told = " ".join(rows(section_of("spark-pipelines.md", name)))
-    for setting in describe(PIPELINES[name].settings):
-        assert f"`{option_name(setting)}`" in told
 
 
 def test_options_that_pages_name_exist() -> None:

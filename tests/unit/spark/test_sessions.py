@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.spark.java import SparkStartError
-from cometmq.spark.sessions import StandaloneCluster, _named, session_settings
+from cometmq.spark.sessions import _named, session_settings
+from support.spark.recipes import recipe
 
 
 def test_sessions_keep_to_loopback_and_utc() -> None:
@@ -43,7 +44,7 @@ def test_a_daemon_that_ends_is_an_error_that_quotes_its_log(
     java.write_text("#!/bin/sh\necho no room for a heap >&2\nexit 3\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    cluster = StandaloneCluster(folder=tmp_path / "cluster")
+    cluster = recipe("08_small_cluster").StandaloneCluster(folder=tmp_path / "cluster")
 
     with pytest.raises(SparkStartError, match=r"the master did not come up:\s.*no room for a heap"):
         cluster.start()

@@ -46,11 +46,6 @@ class ClientLease:
         self._used_s = monotonic()
         self._closing: set[asyncio.Task[None]] = set()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a client now."""
-        return self._process == os.getpid() and self._connection is not None
-
     @contextmanager
     def use(self) -> Iterator[tuple[Portal, ClientConnection]]:
         """Give the portal and a running client, which stays open within ``with``.

@@ -55,13 +55,10 @@ class Sample(NamedTuple):
 
 
 class Metadata:
-    """Sends requests once; `RetryPolicy` repeats them.
+    """Sends the requests of `BrokerSession` once; `RetryPolicy` repeats them.
 
     Every method raises `RemotingError` when a server did not answer and `ResponseError` when one
-    refused.
-
-    Args:
-        connection: to the servers.
+    refused. A replica that answers instead of a master that has to is an `AwayError`.
     """
 
     def __init__(self, connection: ClientConnection) -> None:
@@ -87,11 +84,7 @@ class Metadata:
     async def bounds(
         self, routes: QueueRoutes, *, masters_only: bool = False
     ) -> dict[QueueKey, Bounds]:
-        """Give what each queue holds, and whether its master said so.
-
-        Raises:
-            AwayError: only a replica answered, and ``masters_only`` is set.
-        """
+        """Give what each queue holds, and whether its master said so."""
         stats = await self._stats(routes)
         rest = [key for key in routes.addresses if key not in stats]
         found = {
@@ -113,15 +106,10 @@ class Metadata:
                 )
         return found
 
-    async def stats(self, routes: QueueRoutes) -> dict[QueueKey, TopicOffset]:
-        """Give what topics' statistics say of queues; some brokers do not tell of all of them."""
-        return {key: each for key, (_, each) in (await self._stats(routes)).items()}
-
     async def _stats(self, routes: QueueRoutes) -> dict[QueueKey, tuple[str, TopicOffset]]:
-        """Give the same with the address of the broker that answered.
+        """Give what topics' statistics say of queues, and the address of the broker that answered.
 
-        Raises:
-            AwayError: a replica does not know the topic, and its master does not answer.
+        Some brokers do not tell of all queues.
         """
         groups: dict[tuple[str, tuple[str, ...]], list[QueueKey]] = {}
         for key, addresses in routes.addresses.items():
@@ -142,11 +130,7 @@ class Metadata:
     async def at_time(
         self, routes: QueueRoutes, times: Mapping[QueueKey, int]
     ) -> dict[QueueKey, int]:
-        """Give the first offset stored at or after a time in ms, the end where there is none.
-
-        Raises:
-            AwayError: the master of a queue's broker did not respond; replicas are not asked.
-        """
+        """Give the first offset stored at or after a time in ms, the end where there is none."""
         return await ask_each(
             list(routes.addresses), lambda key: self._at_time(routes, key, times[key])
         )
@@ -154,11 +138,7 @@ class Metadata:
     async def store_times(
         self, routes: QueueRoutes, offsets: Mapping[QueueKey, int], group: str
     ) -> dict[QueueKey, StoreTimes]:
-        """Give the store times of one message of each queue, by offset, and of the next message.
-
-        Queues are left out that have no message at the offset, or whose broker refuses the pull, as
-        are queues of static topics, whose messages move between brokers.
-        """
+        """Give the store times; queues of static topics, whose messages move, are left out."""
         keys = [key for key in routes.addresses if not key.broker.startswith(LOGICAL_PREFIX)]
         pulled = await self._pulled(routes, keys, offsets, group, 2)
         return {
@@ -172,10 +152,7 @@ class Metadata:
     async def samples(
         self, routes: QueueRoutes, offsets: Mapping[QueueKey, int], group: str, messages: int
     ) -> dict[QueueKey, Sample]:
-        """Give the store time and the mean size of the messages of each queue from an offset on.
-
-        Queues are left out that return no message, or whose broker refuses the pull.
-        """
+        """Give the store time and the mean size of the messages of each queue from an offset on."""
         pulled = await self._pulled(routes, routes.addresses, offsets, group, messages)
         return {
             key: Sample(found[0].store_time_ms, sum(each.size_bytes for each in found) / len(found))
@@ -212,13 +189,10 @@ class Metadata:
         return await ask_each(list(keys), pull)
 
     async def committed(self, routes: QueueRoutes, group: str) -> dict[QueueKey, int]:
-        """Give what a group has committed; queues of which it has committed nothing are left out.
+        """Give what a group has committed.
 
         The table of all offsets is asked for, since old brokers answer 0 to a question about a
         group that they do not know.
-
-        Raises:
-            AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
         one_of_each = {routes.master(key): key for key in routes.addresses}
         tables = await ask_each(

@@ -18,7 +18,8 @@ deleted as over a hole: it succeeds behind it, or says to go on behind it. So wi
 offset is passed over unless the queue's oldest message is there, which shows that nothing at or
 behind it was deleted. Holes are legitimate: a compacted topic has many.
 
-Source: PullMessageProcessor, RocketMQ 4.9 and 5.3, for the responses of brokers.
+Source: PullMessageProcessor, RocketMQ 4.9 and 5.3, for the responses of brokers; PullAPIWrapper and
+MQClientAPIImpl.processPullResponse, RocketMQ 5.3, for pulls and static topics.
 """
 
 from __future__ import annotations
@@ -34,22 +35,25 @@ from typing import Final
 
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
-from cometmq.client.library import LOGICAL_PREFIX, MASTER_ID, ClientConnection
-from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.client.library import LOGICAL_PREFIX, MASTER_ID, ClientConnection, Pull, QueuePulls
+from cometmq.model.errors import CometError, ProtocolError, RemotingError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pull import PullMessageResponse
-from cometmq.protocol.record import QUEUE_OFFSET_AT
+from cometmq.protocol.record import QUEUE_ID_AT, QUEUE_OFFSET_AT
 from cometmq.protocol.subscription import ALL_TAGS
-from cometmq.spark.brokers.pulls import Read, pulls_of
-from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.brokers.retry_policy import AwayError, is_passing
-from cometmq.spark.brokers.routes import RouteFinder
+from cometmq.spark.brokers.routes import RouteFinder, queue_of
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
+from cometmq.spark.offsets import QueueRange
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
+HOLD_MS: Final = 1_000
+"""How long a broker holds a pull until a message arrives."""
+PULL_S: Final = 15.0
+"""Timeout of one pull."""
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
 PULLS_MAX: Final = 16
@@ -83,9 +87,26 @@ _GONE: Final = frozenset(
 )
 """Refusals of a pull that say that the queue is not there to be read."""
 
-_QUEUE_OFFSET: Final = Struct(">q")
+_I32, _QUEUE_OFFSET = Struct(">i"), Struct(">q")
 _REMOVED: Final = "MESSAGE_WAS_REMOVING"
 """The remark of a response that passes over messages deleted from the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What to read, and how; see `BrokerSession.read`."""
+
+    range: QueueRange
+    filter: Filter
+    batch_size: int
+    timeout_s: float
+    group: str
+    away_s: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a broker that is away gets more time than one that responds."""
+        return self.away_s > self.timeout_s
 
 
 @dataclass(slots=True)
@@ -425,10 +446,6 @@ class RangePump:
             held = f"offsets {header.min_offset} to {header.max_offset}"
             self._ask_master(f"a replica, {address}, holds {held}")
             return False
-        if self._read.skip_expired:
-            self._drop_window()
-            self._position = min(header.min_offset, self._wanted.end)
-            return True
         raise DataLossError(
             f"{self._wanted}: messages from {self._position} on have expired, "
             f"the queue holds offsets {header.min_offset} to {header.max_offset}"
@@ -462,3 +479,38 @@ def _first_offset(records: bytes, default: int) -> int:
         return default
     offset: int = _QUEUE_OFFSET.unpack_from(records, QUEUE_OFFSET_AT)[0]
     return offset
+
+
+def pulls_of(connection: ClientConnection, read: Read) -> QueuePulls:
+    """Return the pulls of a range's queue."""
+    pull = Pull(
+        group=read.group,
+        queue=queue_of(read.range.key),
+        wanted=read.filter,
+        max_messages=read.batch_size,
+        hold_ms=HOLD_MS,
+    )
+    return QueuePulls(connection, pull, timeout=PULL_S)
+
+
+def renumbered(records: bytes, queue_id: int, offset_delta: int) -> bytes:
+    """Return the records of a static topic with the queue and the offsets of the topic.
+
+    Its queues move between brokers, and records keep the numbers of the broker that stored them.
+    Brokers say with each answer how far the two lie apart.
+
+    Raises:
+        ProtocolError: the bytes are no records that stand back to back.
+    """
+    changed = bytearray(records)
+    position = 0
+    while position < len(changed):
+        size = _I32.unpack_from(changed, position)[0] if position + 4 <= len(changed) else 0
+        if size < QUEUE_OFFSET_AT + _QUEUE_OFFSET.size or position + size > len(changed):
+            raise ProtocolError(f"at byte {position} of {len(changed)}: no whole record begins")
+        _I32.pack_into(changed, position + QUEUE_ID_AT, queue_id)
+        place = position + QUEUE_OFFSET_AT
+        offset = _QUEUE_OFFSET.unpack_from(changed, place)[0]
+        _QUEUE_OFFSET.pack_into(changed, place, offset + offset_delta)
+        position += size
+    return bytes(changed)

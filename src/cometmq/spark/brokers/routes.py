@@ -67,38 +67,25 @@ class QueueRoutes:
 class RouteFinder:
     """Finds the brokers of queues; asks the name server each time, for routes change.
 
-    Args:
-        connection: to the servers.
+    Every method raises `RemotingError` if no name server answered.
     """
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
 
     async def route(self, topic: str) -> Route | None:
-        """Give the topic's route as the name server tells it now, None if there is no such topic.
-
-        Raises:
-            RemotingError: no name server answered.
-        """
+        """Give the topic's route as it is now, None if there is no such topic."""
         try:
             return await self._connection.route(topic)
         except TopicNotFoundError:
             return None
 
     async def routes(self, topics: Iterable[str]) -> dict[str, Route | None]:
-        """Give the routes of several topics.
-
-        Raises:
-            RemotingError: no name server answered.
-        """
+        """Give the routes of several topics."""
         return await ask_each(sorted(set(topics)), self.route)
 
     async def find(self, keys: Iterable[QueueKey]) -> QueueRoutes:
-        """Find the broker of each queue.
-
-        Raises:
-            RemotingError: no name server answered.
-        """
+        """Find the broker of each queue."""
         keys = list(keys)
         found = await self._find(keys)
         if found.gone:  # its broker may have come back between the two requests: send both again
@@ -107,7 +94,7 @@ class RouteFinder:
 
     async def _find(self, keys: list[QueueKey]) -> QueueRoutes:
         topics = await self.routes(key.topic for key in keys)
-        readable = {topic: _readable(route) for topic, route in topics.items()}
+        readable = {topic: set(keys_of(route)) for topic, route in topics.items() if route}
         found = QueueRoutes()
         missing = []
         for key in keys:
@@ -127,11 +114,7 @@ class RouteFinder:
         return found
 
     async def cluster(self) -> ClusterInfo:
-        """Give all brokers that are registered.
-
-        Raises:
-            RemotingError: no name server answered.
-        """
+        """Give all brokers that are registered."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         return ClusterInfo.decode((await self._connection.call_name_server(code)).body)
 
@@ -211,10 +194,6 @@ async def ask_master(routes: QueueRoutes, key: QueueKey, ask: Callable[[str], Aw
 
 def _replicas(route: Route, key: QueueKey) -> Mapping[int, str]:
     return route.brokers.get(route.physical(queue_of(key)), {})
-
-
-def _readable(route: Route | None) -> frozenset[QueueKey]:
-    return frozenset(keys_of(route)) if route else frozenset()
 
 
 def _is_away(key: QueueKey, route: Route | None, registered: Collection[str]) -> bool:

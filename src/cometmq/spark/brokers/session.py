@@ -1,33 +1,34 @@
 """The interface of brokers for readers and writers: calls that send requests and wait.
 
-A session is made by `cometmq.spark.brokers.connect`. Its connections live in the loop of another
-thread; they are opened by the first call, closed when nobody used them for a while, and opened
-again by whoever comes then, in a forked child too. A session cannot be sent to another process:
-send the options, and connect there.
+A session is made by `connect`: one for all readers and writers with equal connection options. Its
+connections live in the loop of another thread; they are opened by the first call, closed when
+nobody used them for a while, and opened again by whoever comes then, in a forked child too. A
+session cannot be sent to another process: send the options, and connect there.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
 from cometmq.client.library import ClientConnection
-from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.spark.brokers.client_lease import IDLE_S, ClientLease
 from cometmq.spark.brokers.metadata import Metadata, Sample, StoreTimes
-from cometmq.spark.brokers.pulls import Read
-from cometmq.spark.brokers.reading import read_range
+from cometmq.spark.brokers.reading import Read, read_range
 from cometmq.spark.brokers.retry_policy import AwayError, RetryPolicy
 from cometmq.spark.brokers.routes import QueueRoutes, ask_each
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import GoneError, UnreachableError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
+from cometmq.system.platforms import SYSTEM
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,25 +71,6 @@ class BrokerSession:
         other._options, other._lease = self._options, self._lease
         other._retry = replace(self._retry, retries=retries, limit_s=limit_s)
         return other
-
-    @property
-    def connection(self) -> ClientConnection:
-        """The connection for `run`; get it anew each time, since an idle one is closed."""
-        with self._lease.use() as (_, connection):
-            return connection
-
-    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine in the loop of `connection` and give its result.
-
-        Args:
-            work: the coroutine.
-            timeout: seconds, or None to wait for good.
-
-        Raises:
-            TimeoutError: the time ran out; the coroutine was cancelled.
-        """
-        with self._lease.use() as (portal, _):
-            return portal.run(work, timeout)
 
     def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
         """Give the loop and the connection, which stays open within ``with``, for many calls.
@@ -142,9 +124,11 @@ class BrokerSession:
     # --- offsets of queues --------------------------------------------------------------------
     #
     # Each of these calls asks every broker by itself. With ``away`` a broker that does not respond
-    # is no error: the call gives what the others respond, and ``away`` has the queues without a
+    # is no error: the call gives what the others respond, and ``away`` gets the queues without a
     # response, each with the reason. Queues that it has before the call are requested once, without
-    # retries. Without ``away`` the call raises `UnreachableError`.
+    # retries, and leave it if there is a response. Without ``away`` the call raises
+    # `UnreachableError`. A queue that is no longer readable is a `GoneError`, or is put into
+    # ``gone``. ``group`` is on whose behalf messages are pulled.
 
     def bounds(
         self,
@@ -156,43 +140,22 @@ class BrokerSession:
     ) -> dict[QueueKey, Bounds]:
         """Give the oldest and the next offset of each queue.
 
-        Args:
-            keys: the queues.
-            gone: gets the queues that are no longer readable, which have no bounds then.
-            away: gets the queues whose broker does not respond, which have no bounds then.
-            masters_only: whether to wait for the master, as long as for a broker that does not
-                answer, instead of taking what a replica says.
-
-        Raises:
-            GoneError: a queue is no longer readable, and ``gone`` is None.
-            UnreachableError: a broker does not answer, or is not registered with the name server;
-                its queues may be as they were; or a master does not, and ``masters_only`` is set.
+        With ``masters_only`` it waits for the master, as long as for a broker that does not answer,
+        instead of taking what a replica says.
         """
-        return self._ask_of(
-            keys,
-            "bounds",
-            lambda metadata, routes: metadata.bounds(routes, masters_only=masters_only),
-            gone=gone,
-            away=away,
-        )
+        ask = partial(Metadata.bounds, masters_only=masters_only)
+        return self._ask_of(keys, "bounds", ask, gone=gone, away=away)
 
     def at_time(
         self, key_times: Mapping[QueueKey, int], *, away: Away | None = None
     ) -> dict[QueueKey, int]:
         """Give each queue's first offset stored at or after a time in ms since 1970.
 
-        Where nothing is that new, it is the offset that the queue's next message will have.
-
-        Raises:
-            GoneError: a queue is no longer readable.
-            UnreachableError: a master did not respond; replicas are not asked.
+        Where nothing is that new, it is the offset that the queue's next message will have. Only
+        masters are asked.
         """
-        return self._ask_of(
-            key_times,
-            "offsets by time",
-            lambda metadata, routes: metadata.at_time(routes, key_times),
-            away=away,
-        )
+        ask = partial(Metadata.at_time, times=key_times)
+        return self._ask_of(key_times, "offsets by time", ask, away=away)
 
     def store_times(
         self,
@@ -204,19 +167,9 @@ class BrokerSession:
         """Give the store times of one message of each queue and of the message after it.
 
         Queues without a message at the offset are left out, and queues that are no longer readable.
-
-        Args:
-            offsets: the offset of the message by queue.
-            group: on whose behalf messages are pulled.
-            away: gets the queues whose broker does not respond.
         """
-        return self._ask_of(
-            offsets,
-            "store times",
-            lambda metadata, routes: metadata.store_times(routes, offsets, group),
-            gone=set(),
-            away=away,
-        )
+        ask = partial(Metadata.store_times, offsets=offsets, group=group)
+        return self._ask_of(offsets, "store times", ask, gone=set(), away=away)
 
     def samples(
         self,
@@ -228,34 +181,19 @@ class BrokerSession:
     ) -> dict[QueueKey, Sample]:
         """Give the store time and the mean size of the messages of each queue from an offset on.
 
-        Queues without a message there are left out, and queues that are no longer readable.
-
-        Args:
-            offsets: the offset of the first message by queue.
-            group: on whose behalf messages are pulled.
-            messages: how many messages the size is taken of.
-            away: gets the queues whose broker does not respond.
+        Queues without a message there are left out, and queues that are no longer readable. The
+        size is the mean of that many messages.
         """
-        return self._ask_of(
-            offsets,
-            "first messages",
-            lambda metadata, routes: metadata.samples(routes, offsets, group, messages),
-            gone=set(),
-            away=away,
-        )
+        ask = partial(Metadata.samples, offsets=offsets, group=group, messages=messages)
+        return self._ask_of(offsets, "first messages", ask, gone=set(), away=away)
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
         """Give what a group has committed; queues where it has committed nothing are left out.
 
-        Raises:
-            GoneError: a queue is no longer readable.
-            UnreachableError: a master did not respond; replicas are not asked.
+        Only masters are asked.
         """
-        return self._ask_of(
-            keys,
-            f"offsets of group {group}",
-            lambda metadata, routes: metadata.committed(routes, group),
-        )
+        ask = partial(Metadata.committed, group=group)
+        return self._ask_of(keys, f"offsets of group {group}", ask)
 
     def commit(
         self, group: str, offsets: Mapping[QueueKey, int], *, away: Away | None = None
@@ -271,18 +209,6 @@ class BrokerSession:
             return {}
 
         self._ask_of(offsets, f"offsets of group {group}", store, away=away)
-
-    def stats(
-        self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
-    ) -> dict[QueueKey, TopicOffset]:
-        """Give bounds and the time of the newest message of each queue that brokers tell of.
-
-        Raises:
-            GoneError: a queue is no longer readable, and ``gone`` is None.
-        """
-        return self._ask_of(
-            keys, "statistics", lambda metadata, routes: metadata.stats(routes), gone=gone
-        )
 
     def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give all offsets that groups have committed on a broker: by topic and group, by queue."""
@@ -302,7 +228,6 @@ class BrokerSession:
         batch_size: int = PULL_MESSAGES,
         timeout_ms: int = 120_000,
         group: str = READ_GROUP,
-        skip_expired: bool = False,
         away_s: float = 0.0,
     ) -> Iterator[bytes]:
         """Give the records of a range as brokers store them, back to back, in pieces.
@@ -315,10 +240,8 @@ class BrokerSession:
             wanted: the range.
             filter: what the broker leaves out; None for nothing.
             batch_size: messages asked for at once; the broker's own limits may be lower.
-            timeout_ms: how long to wait while nothing of the range comes: a broker that restarts,
-                a copy that lags behind.
+            timeout_ms: how long to wait while nothing of the range comes.
             group: on whose behalf; a broker may know it, or create it.
-            skip_expired: whether to go on at the oldest message where some have expired.
             away_s: how long to wait while no broker of the queue responds, if that is longer than
                 ``timeout_ms``; ``math.inf`` for no limit.
 
@@ -335,7 +258,6 @@ class BrokerSession:
                 batch_size,
                 timeout_ms / 1000,
                 group,
-                skip_expired,
                 away_s,
             )
             yield from read_range(portal, connection, read)
@@ -366,7 +288,8 @@ class BrokerSession:
         if gone is not None:
             gone.update(request.gone)
         if away is not None:
-            away.clear()
+            for key in request.keys:
+                away.pop(key, None)
             away.update(request.away)
         return request.found
 
@@ -383,7 +306,7 @@ class _QueueRequest(Generic[T]):
         suspects: Away | None,
     ) -> None:
         self._retry = retry
-        self._keys = keys
+        self.keys = keys
         self._what = what
         self._ask = ask
         self._fails = suspects is None
@@ -399,9 +322,7 @@ class _QueueRequest(Generic[T]):
             UnreachableError: a broker does not respond, and that is an error.
             SourceError: a broker refused.
         """
-        routes = await self._responses(
-            self._keys, "routes", lambda: metadata.finder.find(self._keys)
-        )
+        routes = await self._responses(self.keys, "routes", lambda: metadata.finder.find(self.keys))
         if routes is None:
             return
         self.gone.update(routes.gone)
@@ -447,3 +368,48 @@ def _list(names: list[str]) -> str:
 
 def _queues(keys: list[QueueKey]) -> str:
     return f"{len(keys)} queues of topic {_list(sorted({key.topic for key in keys}))}"
+
+
+class _Pool:
+    """The sessions of this process, by their options; a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sessions: dict[ConnectionOptions, BrokerSession] = {}
+
+
+_pool = _Pool()
+
+
+def connect(options: ConnectionOptions) -> BrokerSession:
+    """Give the session for these options; it opens connections when they are needed.
+
+    Args:
+        options: of any format that has connection options. What else it has does not count.
+
+    Raises:
+        OptionError: a secret is not a reference, or what it refers to is not there.
+    """
+    key = options.connection()
+    with _pool.lock:
+        session = _pool.sessions.get(key)
+        if session is None:
+            session = _pool.sessions[key] = BrokerSession(key)
+    return session
+
+
+def disconnect_all() -> None:
+    """Close the connections of every session of this process; using one opens them again."""
+    with _pool.lock:
+        sessions = list(_pool.sessions.values())
+        _pool.sessions.clear()
+    for session in sessions:
+        session.close()
+
+
+def _forget_in_child() -> None:
+    global _pool
+    _pool = _Pool()
+
+
+SYSTEM.after_fork(_forget_in_child)

@@ -1,4 +1,4 @@
-"""Faults of queues: missing and repeated offsets, wrong order, damage, copies, wrong offsets.
+"""Faults of queues: missing and repeated offsets, wrong order, damage, copies.
 
 The messages of a queue have offsets without gaps, in the order in which they were stored. A
 checksum is compared where the body is as it was stored. Source: CommitLog, RocketMQ 5.3.
@@ -123,30 +123,3 @@ def duplicates(messages: DataFrame) -> DataFrame:
         F.count("*").alias("copies"), F.min(position).alias("first"), F.max(position).alias("last")
     )
     return copies.where("copies > 1").drop("body")
-
-
-def offsets(queues: DataFrame, *, lag_max: int | None = None) -> DataFrame:
-    """Return the groups whose committed offset is outside of a queue, or whose lag is too large.
-
-    ``finding`` is ``expired-unread`` (messages expired before the group consumed them),
-    ``committed-beyond`` (the committed offset is larger than the queue's end) or ``lag``. ``first``
-    and ``last`` are queue offsets, ``count`` the messages.
-
-    Args:
-        queues: rows of the format ``rocketmq-meta``.
-        lag_max: the largest lag of a group in a queue; None for any.
-    """
-    committed, low, high = map(F.col, ("committed_offset", "min_offset", "max_offset"))
-    too_far = F.lit(False) if lag_max is None else F.col("lag") > lag_max
-    finding = (
-        F.when(committed < low, "expired-unread")
-        .when(committed > high, "committed-beyond")
-        .when(too_far, "lag")
-    )
-    first = F.when(committed > high, high).otherwise(committed)
-    last = F.when(committed < low, low).when(committed > high, committed).otherwise(high) - 1
-    return queues.where(finding.isNotNull()).select(
-        finding.alias("finding"), *QUEUE, "consumer_group", first.alias("first"),
-        last.alias("last"), (last - first + 1).alias("count"), "committed_offset", "min_offset",
-        "max_offset", "lag", "observed_timestamp",
-    )  # fmt: skip

@@ -3,7 +3,7 @@
 from cometmq.spark.logs.files import Log, LogFile, open_log
 from cometmq.spark.logs.ranges import ByteRange, missing, plan
 from cometmq.spark.logs.reading import Damage, Reading, read_range
-from cometmq.spark.logs.watermark import Follower, log_end
+from cometmq.spark.logs.watermark import Follower
 
 __all__ = [
     "ByteRange",
@@ -12,7 +12,6 @@ __all__ = [
     "Log",
     "LogFile",
     "Reading",
-    "log_end",
     "missing",
     "open_log",
     "plan",

@@ -14,9 +14,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-import numpy as np
 from pyarrow import fs
 
 from cometmq.spark.logs.files import Folder, files_in, is_remote
@@ -61,22 +60,19 @@ class QueueFile(NamedTuple):
 
 
 def queue_files(
-    store: Folder | None,
-    topics: Iterable[str] = (),
-    kinds: tuple[str, ...] = (QUEUES, BATCH_QUEUES),
+    store: Folder | None, kinds: tuple[str, ...] = (QUEUES, BATCH_QUEUES)
 ) -> list[list[QueueFile]]:
     """Return the files of each consume queue of a store, oldest first.
 
     Args:
         store: the store's directory, None for none.
-        topics: the topics to list, none for all.
         kinds: the directories of the store to list.
     """
     if store is None:
         return []
     found: dict[str, list[QueueFile]] = {}
-    for path in (f"{kind}/{topic}" for kind in kinds for topic in topics or ("",)):
-        folder = Folder(store.filesystem, f"{store.path}/{path}".rstrip("/"))
+    for each in kinds:
+        folder = Folder(store.filesystem, f"{store.path}/{each}")
         for info in files_in(folder, recursive=True):
             match = _PATH.fullmatch(info.path.removeprefix(f"{store.path}/"))
             if match is not None:
@@ -94,17 +90,6 @@ def for_each(remote: bool, ask: Callable[[T], U], items: Iterable[T]) -> list[U]
         return [ask(item) for item in items]
     with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
         return list(threads.map(ask, items))
-
-
-def read_units(file: QueueFile, first: int, stop: int) -> Any:
-    """Return units of a file as an array with the fields phy_offset, size and tags_code."""
-    width = file.unit_bytes
-    with file.filesystem.open_input_file(file.path) as opened:
-        data = opened.read_at((stop - first) * width, first * width)
-    fields: list[Any] = [("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")]
-    if width > _UNIT.size:
-        fields.append(("rest", f"V{width - _UNIT.size}"))
-    return np.frombuffer(data, np.dtype(fields), len(data) // width)
 
 
 class UnitReader:

@@ -59,16 +59,6 @@ class Follower:
             return log.min_offset
         return unit.end if unit is not None and _has_record(log, unit) else self._walked(log)
 
-    def of_closed(self, log: Log) -> int:
-        """Return where the last whole record ends of a log to which no broker writes.
-
-        Records that no queue leads to follow the last one that a queue leads to.
-        """
-        unit = last_unit(log.store, self._written)
-        if unit is None or not _has_record(log, unit):
-            return self._walked(log)
-        return self.from_record(log, unit.log_offset)
-
     @staticmethod
     def from_record(log: Log, start: int) -> int:
         """Return how far whole records go from the begin of one of them on."""
@@ -87,18 +77,6 @@ class Follower:
                 self._known = end
                 return int(file.base_offset + end.position)
         return log.min_offset
-
-
-def log_end(log: Log, *, closed: bool = False) -> int:
-    """Return the physical offset up to which a log is to be archived.
-
-    The log of a store that was closed in order, or of one that ``closed`` says is not running, is
-    read to its last record. Otherwise it is read as far as its queues lead.
-    """
-    if log.store is not None and not closed:
-        filesystem, root, _ = log.store
-        closed = not filesystem.get_file_info(f"{root}/abort").is_file
-    return Follower().of_closed(log) if closed else Follower().now(log)
 
 
 def _has_record(log: Log, unit: Unit) -> bool:

@@ -169,15 +169,10 @@ class Window:
         (log_offset,) = _I64.unpack_from(self.data, position - self.start + LOG_OFFSET_AT)
         if log_offset != self.file.base_offset + position or not self.load(position, size):
             return False
-        return is_whole(self.data, position - self.start)
+        return _is_whole(self.data, position - self.start)
 
 
-def start_of(record: bytes | memoryview) -> tuple[int, int]:
-    """Return the physical offset and the size that a record says it has."""
-    return int(_I64.unpack_from(record, LOG_OFFSET_AT)[0]), int(_I32.unpack_from(record)[0])
-
-
-def is_whole(data: bytes | memoryview, at: int) -> bool:
+def _is_whole(data: bytes, at: int) -> bool:
     """Return whether the lengths in a record add up to its size, all of which is in ``data``."""
     size, magic = _START.unpack_from(data, at)
     if magic not in (MAGIC_V1, MAGIC_V2):

@@ -29,43 +29,30 @@ class ConnectionOptions:
 
     name_servers: str = option("", "rocketmq.namesrv.addr", alias="nameServer", required=True)
     """Name servers: ``host:port;host:port``."""
-
     access_key: str = option("", "rocketmq.acl.accessKey")
     """Account name for signed requests, as text or by reference."""
-
     secret_key: str = option("", "rocketmq.acl.secretKey")
     """The account's secret, by reference: ``env:NAME`` or ``file:PATH``."""
-
     security_token: str = option("", "rocketmq.acl.securityToken")
     """Token of a temporary account, by reference."""
-
     acl_file: str = option("", "rocketmq.acl.file")
     """Properties file with ``AccessKey`` and ``SecretKey``, on every node."""
-
     tls: bool = option(False, "rocketmq.tls.enable")
     """Whether connections to name servers and brokers use TLS."""
-
     tls_trusted: str = option("", "rocketmq.tls.trustCertPath")
     """PEM file of the authorities that servers' certificates are checked against."""
-
     tls_check_server: bool = option(False, "rocketmq.tls.authServer")
     """Whether servers' certificates are checked; always if `rocketmq.tls.trustCertPath` is set."""
-
     tls_certificate: str = option("", "rocketmq.tls.certPath")
     """PEM file of the client's certificate chain."""
-
     tls_key: str = option("", "rocketmq.tls.keyPath")
     """PEM file of the certificate's private key."""
-
     tls_key_password: str = option("", "rocketmq.tls.keyPassword")
     """Password of the private key, by reference."""
-
     request_timeout_ms: int = option(3_000, "request.timeoutMs", unit="ms", low=1, high=600_000)
     """Timeout of one request other than sends and pulls."""
-
     retries: int = option(10, "fetchOffset.numRetries", low=0, high=1_000)
     """Retries of a request for routes or offsets that got no response."""
-
     retry_interval_ms: int = option(
         100, "fetchOffset.retryIntervalMs", unit="ms", low=1, high=60_000
     )

@@ -26,6 +26,8 @@ class LogOptions(PayloadOptions):
     REMOVED: ClassVar[Mapping[str, str]] = {
         "pushDownFilters": f"{NO_PUSH_DOWN} subscribe, brokers, filter.tags, filter.keys,"
         " startingOffsets, endingOffsets, startingTimestamp or endingTimestamp",
+        "readThrough": "was removed: the whole log is read; archive it into a table for queries of"
+        " rare topics",
         "snapshot": NO_SNAPSHOT,
     }
 
@@ -84,9 +86,6 @@ class LogOptions(PayloadOptions):
     """Whether compressed bodies are decompressed."""
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties``; it takes a third of the time."""
-    read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
-    """How the records of a topic are found: by a scan of the whole log, or by consume queues, if
-    the store has them. ``auto`` chooses what reads less."""
 
     def check(self) -> None:
         """Raise OptionError where options contradict each other."""
@@ -101,8 +100,6 @@ class LogOptions(PayloadOptions):
             raise OptionError("badRecords=permissive needs validate=true, which shows bad rows")
         if self.validate and not self.check_crc:
             raise OptionError("validate=true compares checksums: leave checkCrc out")
-        if self.read_through == "queues" and not self.topics():
-            raise OptionError("readThrough=queues needs subscribe, the topics to look up")
         position_document(self.starting_offsets, "startingOffsets")
         if position_document(self.ending_offsets, "endingOffsets") == "earliest":
             raise OptionError("endingOffsets: met earliest, expected latest or physical offsets")
@@ -120,8 +117,8 @@ class LogOptions(PayloadOptions):
         """Return the paths by the names of their brokers; None for a broker without a name."""
         if self.brokers:
             return _broker_paths(self.brokers)
-        paths = _path_list(self.paths) if self.paths else (self.path or "",)
-        return {self.broker_name: paths}
+        paths = _json(self.paths, "paths") if self.paths else self.path or ""
+        return {self.broker_name: _paths_of(paths, "paths")}
 
 
 def _broker_paths(text: str) -> dict[str | None, tuple[str, ...]]:
@@ -129,10 +126,6 @@ def _broker_paths(text: str) -> dict[str | None, tuple[str, ...]]:
     if not isinstance(document, dict) or not document:
         raise OptionError(f"brokers: expected an object of paths by broker, met {text}")
     return {name: _paths_of(value, f"brokers, {name}") for name, value in sorted(document.items())}
-
-
-def _path_list(text: str) -> tuple[str, ...]:
-    return _paths_of(_json(text, "paths"), "paths")
 
 
 def _paths_of(value: Any, what: str) -> tuple[str, ...]:

@@ -16,16 +16,12 @@ class MetaOptions(ConnectionOptions):
 
     subscribe: str = option("", "subscribe")
     """Topics, separated by commas; a topic that does not exist is an error."""
-
     subscribe_pattern: str = option("", "subscribePattern")
     """A regular expression that whole topic names match."""
-
     groups: str = option("", "groups")
     """Groups, separated by commas; each has rows even if it has committed nothing."""
-
     group_pattern: str = option("", "groupPattern")
     """A regular expression that whole group names match."""
-
     include_system: bool = option(False, "includeSystem")
     """Whether system topics and groups are included if none is named."""
 

@@ -18,29 +18,22 @@ class PayloadOptions:
     payload_format: str | None = option(None, "payload.format", choices=FORMATS)
     """Decode bodies of this format. There are two more columns: ``value``, a struct, and
     ``value_error``, the reason why a body cannot be decoded."""
-
     payload_schema: str | None = option(None, "payload.schema")
     """The schema. For ``json`` and ``msgpack`` columns in SQL, ``id BIGINT, amount DOUBLE``; for
     ``avro`` the JSON of a record; for ``protobuf`` a FileDescriptorSet in Base64."""
-
     payload_schema_file: str | None = option(None, "payload.schemaFile")
     """A file of the driver with the schema, instead of `payload.schema`; for ``protobuf`` the file
     that ``protoc --include_imports --descriptor_set_out`` writes."""
-
     payload_message: str = option("", "payload.message")
     """Full name of the Protobuf message type; may be left out if the schema has only one."""
-
     payload_registry: str = option("", "payload.registry")
     """Address of a schema registry with Confluent's interface. Bodies then begin with a zero byte
     and the id of the schema that wrote them."""
-
     payload_subject: str = option("", "payload.subject")
     """The registry's subject whose newest schema decides the columns, if no schema is given. The
     default is ``TOPIC-value`` if one topic is read."""
-
     payload_registry_user: str = option("", "payload.registry.user")
     """User name for the registry."""
-
     payload_registry_password: str = option("", "payload.registry.password")
     """The user's password, by reference: ``env:NAME`` or ``file:PATH``."""
 

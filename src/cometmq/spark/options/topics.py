@@ -39,131 +39,99 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     subscribe: str | None = option(None, "subscribe")
     """Topics to read, separated by commas: all their readable queues, also future ones. Set exactly
     one of `subscribe`, `subscribePattern` and `assign`."""
-
     subscribe_pattern: str | None = option(None, "subscribePattern")
     """A regular expression. Topics whose whole name matches are read, also future ones. It does not
     match system topics, and matches retry and dead-letter topics only if it starts with %, as in
     ``%DLQ%.*``."""
-
     assign: str | None = option(None, "assign")
     """The queues to read: ``{"orders": {"broker-a": [0, 1]}}``."""
-
     starting_offsets: str | None = option(None, "startingOffsets")
     """Where a new query starts: ``earliest``, ``latest``, ``group`` (the committed offsets of
     `rocketmq.group`), or offsets by topic, broker and queue, where -2 is earliest and -1 latest.
     The default is latest for a stream and earliest for a batch."""
-
     starting_offsets_default: str | None = option(
         None, "startingOffsetsDefault", choices=("earliest", "latest")
     )
     """Where queues start that `startingOffsets` does not name, or that have no committed offset.
     The default is the default of `startingOffsets`."""
-
     starting_timestamp: int | None = option(None, "startingTimestamp", unit="ms since 1970", low=0)
     """Start each queue at its first message stored at or after this time. It takes precedence over
     `startingOffsetsByTimestamp`, which takes precedence over `startingOffsets`."""
-
     starting_offsets_by_timestamp: str | None = option(None, "startingOffsetsByTimestamp")
     """The same by topic, broker and queue: ``{"orders": {"broker-a": {"0": 1735689600000}}}``."""
-
     starting_offsets_by_timestamp_strategy: str = option(
         ERROR, "startingOffsetsByTimestampStrategy", choices=(ERROR, LATEST)
     )
     """For a queue without a message at or after the time: fail, or start at its end."""
-
     ending_offsets: str | None = option(None, "endingOffsets")
     """Where a batch ends: ``latest``, or offsets by topic, broker and queue, where -1 is latest.
     Queues without an entry end at latest."""
-
     ending_timestamp: int | None = option(None, "endingTimestamp", unit="ms since 1970", low=0)
     """End a batch before the first message of each queue stored at or after this time. It takes
     precedence over `endingOffsetsByTimestamp`, which takes precedence over `endingOffsets`."""
-
     ending_offsets_by_timestamp: str | None = option(None, "endingOffsetsByTimestamp")
     """The same by topic, broker and queue."""
-
     max_offsets_per_trigger: int | None = option(
         None, "maxOffsetsPerTrigger", unit="offsets", low=1
     )
     """Limit on offsets of a micro-batch, divided among the queues in proportion to their new
     messages. Each queue with new messages gets at least one."""
-
     max_bytes_per_trigger: int | None = option(None, "maxBytesPerTrigger", unit="bytes", low=1)
     """Limit on the stored bytes of a micro-batch, divided in the same way. The size of a message is
     estimated from the first new messages of each queue."""
-
     max_time_per_trigger: str | None = option(None, "maxTimePerTrigger")
     """Limit on the store time that a micro-batch covers, from the oldest new message of all queues
     on: a number and ms, s, m, h or d. Queues with newer messages wait."""
-
     min_offsets_per_trigger: int | None = option(
         None, "minOffsetsPerTrigger", unit="offsets", low=1
     )
     """Number of new offsets that a micro-batch waits for, up to `maxTriggerDelay`."""
-
     max_trigger_delay: str = option("15m", "maxTriggerDelay")
     """Limit on the wait for `minOffsetsPerTrigger`: a number and ms, s, m, h or d."""
-
     min_partitions: int | None = option(None, "minPartitions", unit="partitions", low=1)
     """Minimum number of tasks of a batch; large ranges of queues are split. The default is one task
     per queue."""
-
     max_records_per_partition: int | None = option(
         None, "maxRecordsPerPartition", unit="offsets", low=1
     )
     """Limit on offsets that one task reads."""
-
     fail_on_data_loss: bool = option(True, "failOnDataLoss")
     """Whether to fail if messages to read have expired, if a broker lost messages that were read,
     or if a topic was deleted or created again. If false, the query continues and logs a warning."""
-
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties`` with all properties of a message."""
-
     filter_tags: str | None = option(None, "filter.tags")
     """Read only messages with one of these tags: ``paid || sent``. The broker filters."""
-
     filter_sql: str | None = option(None, "filter.sql")
     """Read only messages whose properties match this SQL92 expression. The broker filters, and
     needs ``enablePropertyFilter=true``."""
-
     filter_keys: str | None = option(None, "filter.keys")
     """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it
     receives all messages."""
-
     group_id_prefix: str = option("", "groupIdPrefix")
     """Pull as the group ``PREFIX-reader``, if `rocketmq.group` is not set. Without both, pulls use
     a group that every broker has, so that no group is created."""
-
     group: str | None = option(None, "rocketmq.group")
     """The group for ``startingOffsets=group``, for `commitToGroup` and for pulls."""
-
     commit_to_group: bool = option(False, "commitToGroup")
     """Whether a stream commits finished offsets to `rocketmq.group`, for monitoring. The stream
     itself uses only its checkpoint. Each batch is committed with the next batch."""
-
     broker_away_after_ms: int = option(3_000, "brokerAway.afterMs", unit="ms", low=1, high=600_000)
     """How long a running stream waits for a broker when it plans a batch. Then the broker is away:
     its queues keep their offsets, and the batch is planned without them."""
-
     broker_away_fail_after_ms: int | None = option(None, "brokerAway.failAfterMs", unit="ms", low=0)
     """A stream fails when a broker has been away for this long. With 0 it retries and then fails,
     as a batch read does. Without it, a stream goes on with the other brokers."""
-
     pull_timeout_ms: int = option(120_000, "pull.timeoutMs", unit="ms", low=1)
     """How long a task waits for planned messages before it fails. A task of a stream waits longer
     for a broker that is away: up to `brokerAway.failAfterMs`, without a limit if that is not
     set."""
-
     pull_batch_size: int = option(1_024, "pull.batchSize", unit="messages", low=1, high=100_000)
     """Messages per pull. The broker's limits apply: 1,024 messages and 256 KiB, RocketMQ's 32."""
-
     batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=1_000_000)
     """Limit on rows of one Arrow batch."""
-
     batch_bytes: int = option(16 << 20, "batch.bytes", unit="bytes", low=1024, high=1 << 30)
     """Limit on message bytes of one Arrow batch; one message may be larger."""
-
     decompress: bool = option(True, "decompress")
     """Whether compressed bodies are decompressed."""
 

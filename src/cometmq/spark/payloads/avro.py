@@ -16,6 +16,7 @@ import datetime
 import io
 import json
 import uuid
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -72,11 +73,10 @@ class Avro:
 
     def getter(self, kind: pa.StructType, index: int) -> Getter:
         """Return a function that reads a field."""
-        field = kind.field(index)
-        name = field.name
-        if pa.types.is_string(field.type):
+        name = kind.field(index).name
+        if pa.types.is_string(kind.field(index).type):
             return lambda record: _as_text(record[name])
-        return lambda record: record[name]
+        return itemgetter(name)
 
     def _writer(self, number: int, registry: SchemaRegistry) -> Any:
         found = registry.schema(number)

@@ -15,7 +15,7 @@ from cometmq.spark.options.connection import looked_up
 from cometmq.spark.options.payloads import AVRO, JSON, MSGPACK, PROTOBUF, PayloadOptions
 from cometmq.spark.payloads import types
 from cometmq.spark.payloads.decoder import PayloadDecoder
-from cometmq.spark.payloads.registry import Registered, SchemaRegistry
+from cometmq.spark.payloads.registry import SchemaRegistry
 from cometmq.spark.payloads.typed_json import TypedJson
 from cometmq.spark.schema import CORE, Column, arrow_schema
 
@@ -68,7 +68,11 @@ class PayloadPlan:
                 " payload.schemaFile, or payload.registry and payload.subject"
             )
         found = _registry(options).latest(subject)
-        _check_kind(found, options, subject)
+        if found.kind.lower() != options.payload_format:
+            raise OptionError(
+                f"payload.format={options.payload_format}: subject {subject} has a schema of the"
+                f" kind {found.kind}"
+            )
         return cls(options, found.text, registered=True)
 
     def sql(self) -> str:
@@ -180,14 +184,6 @@ def _given(options: PayloadOptions) -> str | None:
 def _registry(options: PayloadOptions) -> SchemaRegistry:
     password = looked_up("payload.registry.password", options.payload_registry_password)
     return SchemaRegistry(options.payload_registry, options.payload_registry_user, password)
-
-
-def _check_kind(found: Registered, options: PayloadOptions, subject: str) -> None:
-    if found.kind.lower() != options.payload_format:
-        raise OptionError(
-            f"payload.format={options.payload_format}: subject {subject} has a schema of the kind"
-            f" {found.kind}"
-        )
 
 
 def _check_fields(asked: pa.StructType, known: pa.StructType) -> None:

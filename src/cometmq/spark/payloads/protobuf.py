@@ -174,19 +174,14 @@ def _value(message: Any, field: FieldDescriptor) -> Any:
 
 def _single(value: Any, field: FieldDescriptor) -> Any:
     if (message := field.message_type) is not None:
-        if message.full_name == _TIMESTAMP:
-            return _at(value.seconds, value.nanos)
-        if message.full_name == _DURATION:
-            return datetime.timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+        if message.full_name in (_TIMESTAMP, _DURATION):
+            span = datetime.timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+            return span if message.full_name == _DURATION else _EPOCH + span
         return value.value if _is_wrapper(message) else value
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else str(value)
     return value
-
-
-def _at(seconds: int, nanos: int) -> datetime.datetime:
-    return _EPOCH + datetime.timedelta(seconds=seconds, microseconds=nanos // 1000)
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

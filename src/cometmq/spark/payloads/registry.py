@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cometmq.spark.errors import OptionError, SourceError
@@ -62,7 +62,7 @@ class SchemaRegistry:
             PayloadError: the registry has no schema with this id.
             SourceError: the registry does not respond, or refuses the request.
         """
-        return self._kept(f"/schemas/ids/{number}", f"schema {number}")
+        return _schema(self, number)
 
     def latest(self, subject: str) -> Registered:
         """Return the newest schema of a subject, always from the registry.
@@ -73,28 +73,13 @@ class SchemaRegistry:
         """
         name = urllib.parse.quote(subject, safe="")
         try:
-            found = self._request(f"/subjects/{name}/versions/latest", f"subject {subject}")
+            found = self.request(f"/subjects/{name}/versions/latest", f"subject {subject}")
         except PayloadError as problem:
             raise OptionError(str(problem)) from None
         return self.schema(int(found["id"]))
 
-    def _kept(self, path: str, what: str) -> Registered:
-        key = (self.url, path)
-        with _LOCK:
-            if (known := _SCHEMAS.get(key)) is not None:
-                return known
-        found = self._request(path, what)
-        kind = str(found.get("schemaType", "AVRO"))
-        if kind == "PROTOBUF":
-            found = self._request(f"{path}?format=serialized", what)
-        schema = Registered(kind, str(found["schema"]))
-        with _LOCK:
-            while len(_SCHEMAS) >= SCHEMAS_MAX:
-                del _SCHEMAS[next(iter(_SCHEMAS))]
-            _SCHEMAS[key] = schema
-        return schema
-
-    def _request(self, path: str, what: str) -> dict[str, Any]:
+    def request(self, path: str, what: str) -> dict[str, Any]:
+        """Return the document at a path."""
         request = urllib.request.Request(self.url.rstrip("/") + path)
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         if self.user:
@@ -128,8 +113,14 @@ class SchemaRegistry:
         return found
 
 
-_SCHEMAS: dict[tuple[str, str], Registered] = {}
-_LOCK = threading.Lock()
+@lru_cache(SCHEMAS_MAX)
+def _schema(registry: SchemaRegistry, number: int) -> Registered:
+    path, what = f"/schemas/ids/{number}", f"schema {number}"
+    found = registry.request(path, what)
+    kind = str(found.get("schemaType", "AVRO"))
+    if kind == "PROTOBUF":
+        found = registry.request(f"{path}?format=serialized", what)
+    return Registered(kind, str(found["schema"]))
 
 
 def divided(body: bytes) -> tuple[int, bytes]:

@@ -1,16 +1,16 @@
-"""Counts what writes to topics have sent, in files that programs and Prometheus read.
+"""Counts what writes to topics have sent, in files that programs and `StreamMetrics` read.
 
 Spark gives writers in Python no metrics of their own: a query's progress has only the rows that its
 plan has passed. So the driver adds up the counts of the tasks at each commit, and keeps the totals
-of each query or job in a file of the folder that the option names. The file has Prometheus's text
-format, as node_exporter's textfile collector reads it. A task that fails reports nothing.
+of each query or job in a file of JSON, in the folder that the option names. A task that fails
+reports nothing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,10 +19,7 @@ from urllib.parse import quote, unquote
 
 log = logging.getLogger(__name__)
 
-_SUFFIX = ".prom"
-PREFIX = "cometmq_spark_sink_"
-"""The names of the metrics begin with it."""
-_LINE = re.compile(rf"{PREFIX}(\w+?)(?:_total|_seconds)?\{{.*\}} (\S+)")
+_SUFFIX = ".json"
 
 
 class Sent(NamedTuple):
@@ -42,21 +39,11 @@ class SinkCounts(NamedTuple):
 
     job: str
     """The query's id, or the option ``jobId``; empty for batch writes without it."""
-    sent: Sent
-    commits: int
+    sent: Sent = Sent()
+    commits: int = 0
     """Committed writes: micro-batches of a stream, calls of ``save``."""
-    last_commit: float
+    last_commit: float = 0.0
     """The time of the last commit, in seconds since 1970."""
-
-
-HELP = {
-    "rows": "Rows that brokers have acknowledged",
-    "bytes": "Bytes of bodies and properties that brokers have acknowledged",
-    "requests": "Requests that brokers have acknowledged",
-    "retries": "Requests that failed and were sent again",
-    "commits": "Committed writes",
-}
-"""The counters, and what they count."""
 
 
 def total(counts: Iterable[Sent]) -> Sent:
@@ -76,17 +63,15 @@ def add_counts(folder: str, job: str, sent: Sent) -> None:
         before = _read(path)
         new = SinkCounts(job, total([before.sent, sent]), before.commits + 1, time.time())
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(_text(new), encoding="utf-8")
+        document = {**new._asdict(), "sent": new.sent._asdict()}
+        temporary.write_text(json.dumps(document), encoding="utf-8")
         temporary.replace(path)
     except (OSError, ValueError) as error:
         log.warning("counts of a write are lost: cannot update %s: %s", path, error)
 
 
 def sink_counts(folder: str | Path) -> list[SinkCounts]:
-    """Return the totals of all queries and jobs that have a file in a folder.
-
-    Call it where the driver runs, for example in ``onQueryProgress`` of a
-    ``StreamingQueryListener``.
+    """Return the totals of all queries and jobs that have a file in a folder of the driver.
 
     Args:
         folder: the option ``countsFolder`` of the writes.
@@ -100,34 +85,10 @@ def sink_counts(folder: str | Path) -> list[SinkCounts]:
 
 def _read(path: Path) -> SinkCounts:
     name = unquote(path.name.removesuffix(_SUFFIX))
-    job = "" if name == "batch" else name
     try:
-        text = path.read_text(encoding="utf-8")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return SinkCounts(**{**document, "sent": Sent(**document["sent"])})
     except FileNotFoundError:
-        return SinkCounts(job, Sent(), 0, 0.0)
-    values = {match[1]: float(match[2]) for match in _LINE.finditer(text)}
-    if values.keys() != {*HELP, "last_commit"}:
-        raise ValueError(f"{path} has no counts of a write: met {sorted(values)}")
-    sent = Sent(*(int(values[field]) for field in Sent._fields))
-    return SinkCounts(job, sent, int(values["commits"]), values["last_commit"])
-
-
-def _text(counts: SinkCounts) -> str:
-    values = counts.sent._asdict() | {"commits": counts.commits}
-    escaped = counts.job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    label = f'{{job="{escaped}"}}'
-    lines = []
-    for field, help_text in HELP.items():
-        name = f"{PREFIX}{field}_total"
-        lines += [
-            f"# HELP {name} {help_text}",
-            f"# TYPE {name} counter",
-            f"{name}{label} {values[field]}",
-        ]
-    name = f"{PREFIX}last_commit_seconds"
-    lines += [
-        f"# HELP {name} Time of the last commit, in seconds since 1970",
-        f"# TYPE {name} gauge",
-        f"{name}{label} {counts.last_commit:.3f}",
-    ]
-    return "\n".join(lines) + "\n"
+        return SinkCounts("" if name == "batch" else name)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"{path} has no counts of a write: {problem}") from None

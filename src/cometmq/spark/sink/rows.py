@@ -1,21 +1,4 @@
-"""The columns that can be written, and the rows of a record batch.
-
-    column              type                    meaning
-    body                BINARY or STRING        the body; not null, not empty
-    topic               STRING                  needed unless the option ``topic`` is set
-    tags                STRING                  the tag of the message
-    keys                STRING, ARRAY<STRING>   keys of the message; a text is used unchanged
-    properties          MAP<STRING, STRING>     further properties; null values are omitted
-    sharding_key        STRING                  rows with the same key keep their order in one queue
-    queue_id            INT                     the target queue
-    broker_name         STRING                  the target broker; needed if several have the topic
-    delay_level         INT                     a delay level of the broker; 0 for none
-    deliver_timestamp   TIMESTAMP               time of delivery; needs a broker's timer
-    flag                INT                     a number of the application
-    msg_id              STRING                  the unique id; null creates one
-
-Only ``body`` is needed.
-"""
+"""The columns that can be written, and the rows of a record batch."""
 
 from __future__ import annotations
 
@@ -60,21 +43,26 @@ def _is_instant(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
-COLUMNS: dict[str, tuple[str, tuple[Test, ...]]] = {
-    "body": ("BINARY or STRING", _BYTES),
-    "topic": ("STRING", _TEXT),
-    "tags": ("STRING", _TEXT),
-    "keys": ("STRING or ARRAY<STRING>", (*_TEXT, _is_texts)),
-    "properties": ("MAP<STRING, STRING>", (_is_text_map,)),
-    "sharding_key": ("STRING", _TEXT),
-    "queue_id": ("INT", _NUMBER),
-    "broker_name": ("STRING", _TEXT),
-    "delay_level": ("INT", _NUMBER),
-    "deliver_timestamp": ("TIMESTAMP", (_is_instant,)),
-    "flag": ("INT", _NUMBER),
-    "msg_id": ("STRING", _TEXT),
-}
-"""The columns that can be written: the type in words, and the tests of the Arrow type."""
+COLUMNS: dict[str, tuple[str, tuple[Test, ...], str]] = {
+    "body": ("BINARY or STRING", _BYTES, "the body; not null, not empty"),
+    "topic": ("STRING", _TEXT, "needed unless the option `topic` is set"),
+    "tags": ("STRING", _TEXT, "the tag of the message"),
+    "keys": (
+        "STRING or ARRAY<STRING>", (*_TEXT, _is_texts),
+        "keys of the message; a text is used unchanged",
+    ),
+    "properties": (
+        "MAP<STRING, STRING>", (_is_text_map,), "further properties; null values are omitted",
+    ),
+    "sharding_key": ("STRING", _TEXT, "rows with the same key keep their order in one queue"),
+    "queue_id": ("INT", _NUMBER, "the target queue"),
+    "broker_name": ("STRING", _TEXT, "the target broker; needed if several have the topic"),
+    "delay_level": ("INT", _NUMBER, "a delay level of the broker; 0 for none"),
+    "deliver_timestamp": ("TIMESTAMP", (_is_instant,), "time of delivery; needs a broker's timer"),
+    "flag": ("INT", _NUMBER, "a number of the application"),
+    "msg_id": ("STRING", _TEXT, "the unique id; null creates one"),
+}  # fmt: skip
+"""The columns that can be written: the type in words, the tests of the Arrow type, the meaning."""
 
 
 def check_columns(schema: pa.Schema, topic: str) -> None:
@@ -92,7 +80,7 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
         if field.name not in COLUMNS:
             known = ", ".join(COLUMNS)
             raise OptionError(f"column {field.name} cannot be written: some of {known} can")
-        words, tests = COLUMNS[field.name]
+        words, tests, _ = COLUMNS[field.name]
         if not _passes(field.type, tests):
             raise OptionError(f"column {field.name} is {field.type}: {words} is expected")
     if len(set(schema.names)) < len(schema.names):

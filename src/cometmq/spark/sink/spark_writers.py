@@ -87,13 +87,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream to topics.
-
-    Args:
-        options: the options of the write.
-        schema: the columns of the stream.
-        overwrite: whether the output mode is ``complete``, which is refused.
-    """
+    """Writes the batches of a stream to topics; the output mode ``complete`` is refused."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = _checked(options, schema, overwrite)

@@ -6,15 +6,16 @@ A range also has the messages of other tasks and producers, so there may be many
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.errors import NotExactlyOnceError
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.schema import CORE, chosen
@@ -24,13 +25,6 @@ IDS_MAX = 1 << 24
 _DIGEST = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 Numbers: TypeAlias = npt.NDArray[Any]
-
-
-class Ranges(Protocol):
-    """Reads ranges of queues, such as `cometmq.spark.brokers.BrokerSession`."""
-
-    def read(self, wanted: QueueRange, *, timeout_ms: int) -> Iterator[bytes]:
-        """Yield the records of a range, in pieces."""
 
 
 class StoredIds:
@@ -75,26 +69,23 @@ class StoredIds:
         return found
 
 
-def read_ids(ranges: Ranges, wanted: Iterable[QueueRange], *, timeout_ms: int) -> StoredIds:
+def read_ids(session: BrokerSession, wanted: Iterable[QueueRange], *, timeout_ms: int) -> StoredIds:
     """Return the unique ids of all messages in some ranges of queues.
 
     Raises:
         NotExactlyOnceError: there are more than can be remembered.
         SourceError: a range cannot be read.
     """
-    return StoredIds(_ids(ranges, wanted, timeout_ms))
-
-
-def _ids(ranges: Ranges, wanted: Iterable[QueueRange], timeout_ms: int) -> Iterator[pa.Array]:
     decoder = RecordDecoder(chosen(CORE, ["msg_id"]), broker_name=None, decompress=False)
-    for each in wanted:
-        if not each.size:
-            continue
-        for piece in ranges.read(each, timeout_ms=timeout_ms):
-            for batch in decoder.batches(
-                piece, 0, len(piece), first_offset=each.start, end_offset=each.end
-            ):
-                yield batch.column(0)
+    return StoredIds(
+        batch.column(0)
+        for each in wanted
+        if each.size
+        for piece in session.read(each, timeout_ms=timeout_ms)
+        for batch in decoder.batches(
+            piece, 0, len(piece), first_offset=each.start, end_offset=each.end
+        )
+    )
 
 
 def _digests(ids: pa.Array) -> Numbers:

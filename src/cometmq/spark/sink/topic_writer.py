@@ -12,9 +12,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from cometmq.client.blocking.portal import Portal
 from cometmq.client.library import LOGICAL_PREFIX, ClientConnection, EncodedSender
 from cometmq.protocol.batch import decode_batch, encode_batch
 from cometmq.protocol.properties import UNIQ_KEY_MARKER, value_of
+from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.errors import DeliveryError, FencedError, NotExactlyOnceError, SourceError
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.writing import AT_LEAST_ONCE, AUTO, EXACTLY_ONCE, TopicWriteOptions
@@ -39,10 +39,10 @@ from cometmq.spark.sink.queued_sends import (
     PAUSE_MAX_S,
     PAUSE_S,
     QueuedSends,
+    RateLimit,
     SendLimits,
     UncertainError,
 )
-from cometmq.spark.sink.rate_limit import RateLimit
 from cometmq.spark.sink.row_encoder import RowEncoder
 from cometmq.spark.sink.rows import Rows, check_columns
 from cometmq.spark.sink.stored_ids import StoredIds, read_ids
@@ -50,16 +50,6 @@ from cometmq.spark.sink.topic_session import SessionTask, TopicSession
 from cometmq.spark.sink.unique_ids import Origin
 
 log = logging.getLogger(__name__)
-
-
-class Connections(Protocol):
-    """Connections to brokers, such as `cometmq.spark.brokers.BrokerSession`."""
-
-    def read(self, wanted: QueueRange, *, timeout_ms: int) -> Iterator[bytes]:
-        """Yield the records of a range, in pieces."""
-
-    def use(self) -> AbstractContextManager[tuple[Portal, ClientConnection]]:
-        """Return the portal and a connection, which stays open within ``with``."""
 
 
 class TopicWriter:
@@ -74,7 +64,7 @@ class TopicWriter:
 
     def __init__(
         self,
-        connections: Connections,
+        connections: BrokerSession,
         options: TopicWriteOptions,
         origin: Origin,
         *,
@@ -82,8 +72,7 @@ class TopicWriter:
     ) -> None:
         self._connections = connections
         self._options = options
-        self._origin = origin
-        self._is_named = is_named
+        self._settings = options, origin, is_named
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Sent:
         """Write all rows; return when every row is acknowledged.
@@ -106,22 +95,13 @@ class TopicWriter:
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> Sent:
         with self._connections.use() as (portal, connection):
-            settings = _Settings(self._options, self._origin, self._is_named)
-            task = _WriteTask(portal, connection, self._connections, settings)
+            task = _WriteTask(portal, connection, self._connections, *self._settings)
             try:
                 for batch in batches:
                     task.write(batch)
                 return task.finish()
             finally:
                 task.cancel()
-
-
-class _Settings(NamedTuple):
-    """How a task writes its rows."""
-
-    options: TopicWriteOptions
-    origin: Origin
-    is_named: bool
 
 
 class _WriteTask:
@@ -131,12 +111,14 @@ class _WriteTask:
         self,
         portal: Portal,
         connection: ClientConnection,
-        connections: Connections,
-        settings: _Settings,
+        connections: BrokerSession,
+        options: TopicWriteOptions,
+        origin: Origin,
+        is_named: bool,
     ) -> None:
         self._portal = portal
         self._connections = connections
-        self._options, self._origin, _ = options, origin, is_named = settings
+        self._options, self._origin = options, origin
         self._encoder = RowEncoder(
             origin,
             body_bytes_max=options.body_bytes_max,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cometmq.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 from cometmq.spark.options.topics import TopicReadOptions
-from cometmq.spark.planning import limit, limit_bytes
+from cometmq.spark.planning import limit
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers import Away, BrokerSession, Sample
@@ -41,28 +41,17 @@ def cut(
     bounds: Mapping[QueueKey, Bounds],
     away: Away | None,
 ) -> list[QueueRange]:
-    """Shorten ranges to what one micro-batch may have.
+    """Shorten ranges of all new messages, one for each queue, to what one micro-batch may have.
 
-    Args:
-        ranges: one for each queue, of all new messages.
-        options: the limits.
-        session: with the brokers.
-        group: on whose behalf messages are pulled.
-        bounds: what queues hold.
-        away: gets the queues whose broker does not respond; their ranges are empty.
-
-    Raises:
-        UnreachableError: a broker does not respond, and ``away`` is None.
+    Queues whose broker does not respond are put into ``away``, and their ranges are empty.
     """
-    silent: Away | None = None if away is None else {}
     found = list(ranges)
     starts = {each.key: each.start for each in found if each.size}
     samples: Mapping[QueueKey, Sample] = {}
     by_bytes, span_s = options.max_bytes_per_trigger, options.max_time_per_trigger_s
     if starts and (by_bytes is not None or span_s is not None):
         most = SAMPLE_MESSAGES if by_bytes is not None else 1
-        samples = session.samples(starts, group=group, messages=most, away=silent)
-        _merge(away, silent)
+        samples = session.samples(starts, group=group, messages=most, away=away)
     if samples and span_s is not None:
         end_ms = min(each.stored_ms for each in samples.values()) + int(1_000 * span_s)
         longer = {
@@ -72,8 +61,7 @@ def cut(
             and each.key not in (away or ())
             and not 0 < bounds[each.key].newest_ms < end_ms
         }
-        ends = session.at_time(longer, away=silent) if longer else {}
-        _merge(away, silent)
+        ends = session.at_time(longer, away=away) if longer else {}
         found = [
             each._replace(end=min(max(ends[each.key], each.start), each.end))
             if each.key in ends
@@ -85,11 +73,5 @@ def cut(
     if options.max_offsets_per_trigger is not None:
         found = limit(found, options.max_offsets_per_trigger)
     if by_bytes is not None:
-        found = limit_bytes(found, {key: each.size for key, each in samples.items()}, by_bytes)
+        found = limit(found, by_bytes, {key: each.size for key, each in samples.items()})
     return found
-
-
-def _merge(away: Away | None, silent: Away | None) -> None:
-    if away is not None and silent:
-        away.update(silent)
-        silent.clear()

@@ -144,16 +144,10 @@ def _read_instead(key: QueueKey, read: Collection[QueueKey]) -> str:
         topics = sorted({each.topic for each in read})
         return f"it reads the topics {_few(topics)}" if topics else "it reads no topic"
     queues = [
-        f"{'queues' if len(ids) > 1 else 'queue'} {_numbers(ids)} of {broker}"
+        f"{'queues' if len(ids) > 1 else 'queue'} {_few(list(map(str, ids)))} of {broker}"
         for broker, ids in by_broker.items()
     ]
     return f"of this topic it reads {_few(queues)}"
-
-
-def _numbers(ids: list[int]) -> str:
-    if len(ids) > 2 and ids[-1] - ids[0] == len(ids) - 1:
-        return f"{ids[0]} to {ids[-1]}"
-    return _few([str(number) for number in ids])
 
 
 def _few(texts: list[str]) -> str:
@@ -184,11 +178,7 @@ def of_masters(
     unsure = sorted(key for key in keys if key in bounds and not bounds[key].master)
     if not unsure:
         return bounds
-    silent: Away | None = None if away is None else {}
-    checked = {**bounds, **session.bounds(unsure, masters_only=True, away=silent)}
-    if away is not None:
-        away.update(silent or {})
-    return checked
+    return {**bounds, **session.bounds(unsure, masters_only=True, away=away)}
 
 
 def start_of(options: TopicReadOptions, usual: str) -> OffsetBound:

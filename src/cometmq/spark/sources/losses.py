@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONTINUES = "failOnDataLoss=false"
-"""The option that goes over losses, as the advice in errors names it."""
-_ADVICE = f"{CONTINUES} continues with the remaining messages"
+_ADVICE = "failOnDataLoss=false continues with the remaining messages"
 
 
 class Losses:
-    """Fails at a loss, or goes over it.
+    """Fails at a loss, or goes over it. Every method raises `DataLossError` if this fails.
 
     Args:
         fail: whether to fail.
@@ -59,9 +57,6 @@ class Losses:
             text: what is lost.
             key: the queue.
             messages: how many messages are lost that were not read; 0 if that is not known.
-
-        Raises:
-            DataLossError: this fails at losses.
         """
         if self.fail:
             raise DataLossError(f"{text}; {_ADVICE}")
@@ -81,9 +76,6 @@ class Losses:
             limits: the bounds of the queue.
             named_by: the option or the group that named ``start``; empty if it was an offset of
                 the queue before.
-
-        Raises:
-            DataLossError: it cannot be read from there, and that is an error.
         """
         if limits.min <= start <= limits.max or not limits.master:
             return start
@@ -101,12 +93,7 @@ class Losses:
         return limits.min
 
     def added(self, key: QueueKey, limits: Bounds) -> int:
-        """Return where a queue begins that was added while the query ran, which is its oldest
-        message.
-
-        Raises:
-            DataLossError: messages before it have expired, and that is an error.
-        """
+        """Return the oldest message of a queue that was added while the query ran."""
         if limits.min > 0:
             self.report(
                 f"{key}: a new queue, offsets 0 to {limits.min} have expired;"
@@ -127,9 +114,6 @@ class Losses:
             change: what happened to the queue.
             limits: the bounds of the queue.
             unread: how many messages it had at and behind the offset, as far as known.
-
-        Raises:
-            DataLossError: that is an error.
         """
         if change.created_again:
             what = "the topic was created again, or the broker lost its messages"
@@ -147,11 +131,7 @@ class Losses:
         return change.start
 
     def changed_log(self, name: str, place: int, change: Change, end: int) -> None:
-        """Report a log that does not hold what was read before an offset.
-
-        Raises:
-            DataLossError: that is an error.
-        """
+        """Report a log that does not hold what was read before an offset."""
         what = "it was created again" if change.created_again else "it lost its last records"
         self.report(
             f"log of {name}: it was read up to byte {place} and ends at {end} now: {what};"
@@ -159,11 +139,7 @@ class Losses:
         )
 
     def remaining(self, each: QueueRange, change: Change, limits: Bounds) -> QueueRange:
-        """Return what a changed queue still has of a range that was planned before.
-
-        Raises:
-            DataLossError: it is not all of the range, and that is an error.
-        """
+        """Return what a changed queue still has of a range that was planned before."""
         self.changed(each.key, each.end, change, limits)
         if change.created_again:
             return each._replace(end=each.start)
@@ -176,9 +152,6 @@ class Losses:
         A range that ends before it begins was planned by an older version, when the queue had been
         created again: it begins with the queue. One that lies behind the queue's end was planned
         before: nothing of it is left, and the batch that is planned next begins with the queue.
-
-        Raises:
-            DataLossError: it is not all of the range, and that is an error.
         """
         if not limits.master and each.end >= each.start:
             return each
@@ -194,11 +167,7 @@ class Losses:
         return each._replace(start=start, end=max(start, self.end(each, limits)))
 
     def end(self, each: QueueRange, limits: Bounds) -> int:
-        """Return where a range ends, which is not behind its queue's end.
-
-        Raises:
-            DataLossError: it should end there, and that is an error.
-        """
+        """Return where a range ends, which is not behind its queue's end."""
         if each.end <= limits.max or not limits.master:
             return each.end
         lost = each.end - max(limits.max, each.start)

@@ -148,7 +148,7 @@ def _broker_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one broker; a topic that is deleted meanwhile has none."""
     keys = [key for key in session.queues(topics, gone=set()) if key.broker == broker]
-    bounds = _bounds(session, keys)
+    bounds = session.bounds(keys, gone=set())
     observed_us = time.time_ns() // 1_000
     committed = session.group_offsets(broker)
     for key in sorted(bounds):
@@ -158,19 +158,6 @@ def _broker_rows(
                 groups[group] = offsets[key.queue_id]
         for group_name, offset in sorted(groups.items()) or [(None, None)]:
             yield _row(key, bounds[key], group_name, offset, observed_us)
-
-
-def _bounds(session: BrokerSession, keys: Iterable[QueueKey]) -> dict[QueueKey, Bounds]:
-    """Return the bounds of queues, with the store time of the newest message if brokers have it."""
-    gone: set[QueueKey] = set()
-    stats = session.stats(keys, gone=gone)
-    rest = set(keys) - stats.keys() - gone
-    bounds = session.bounds(rest, gone=gone) if rest else {}
-    known = {
-        key: Bounds(each.min_offset, each.max_offset, newest_ms=each.last_update_timestamp)
-        for key, each in stats.items()
-    }
-    return {**{key: Bounds(each.min, each.max) for key, each in bounds.items()}, **known}
 
 
 def _row(

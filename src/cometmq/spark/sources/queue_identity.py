@@ -81,13 +81,7 @@ class QueueIdentity:
         """Return the store times for new offsets, with as few pulls as possible.
 
         A queue whose messages have all expired keeps its store time: what it stores later is newer.
-
-        Args:
-            known: the offsets before, of queues that have not changed.
-            stored: the store times before.
-            ends: the new offsets.
-            bounds: what queues hold; queues without them have their old offsets.
-            away: gets the queues whose broker does not respond.
+        ``known`` and ``stored`` are of queues that have not changed, ``ends`` are the new offsets.
         """
         kept = {
             key: stored[key]
@@ -147,9 +141,7 @@ class QueueIdentity:
             for key in changed
             if key in oldest and oldest[key].at <= stored[key]
         }
-        silent: Away = {}
-        newer = self._session.at_time(shortened, away=silent) if shortened else {}
-        away.update(silent)
+        newer = self._session.at_time(shortened, away=away) if shortened else {}
         return {
             key: Change(created_again=False, start=min(newer[key], offsets[key]))
             if key in newer
@@ -160,8 +152,4 @@ class QueueIdentity:
     def _times(self, offsets: Positions, away: Away | None) -> dict[QueueKey, StoreTimes]:
         if not offsets:
             return {}
-        silent: Away | None = None if away is None else {}
-        found = self._session.store_times(offsets, group=self._group, away=silent)
-        if away is not None:
-            away.update(silent or {})
-        return found
+        return self._session.store_times(offsets, group=self._group, away=away)

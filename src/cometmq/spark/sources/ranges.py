@@ -34,10 +34,7 @@ class RangeReader:
     """Reads ranges of queues into batches of the asked columns.
 
     Args:
-        options: of the query.
-        columns: of the batches, in their order.
-        connect: gives the session with the brokers.
-        payload: decodes bodies, if the query does.
+        options, columns, connect, payload: as `TopicReader` has them.
         away_s: how long to wait for a broker that is away, if that is longer than the timeout of
             pulls; ``math.inf`` for no limit.
     """
@@ -131,15 +128,6 @@ class RangeReader:
             group=options.reading_group or READ_GROUP,
             away_s=self._away_s,
         )
-
-
-def check_filters(options: TopicReadOptions) -> None:
-    """Refuse filters that no task could heed, so that planning fails and not a task.
-
-    Raises:
-        OptionError: an expression is none, or no key is named.
-    """
-    _filters_of(options)
 
 
 def _filters_of(options: TopicReadOptions) -> tuple[Filter, RowFilter]:

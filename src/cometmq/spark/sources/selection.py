@@ -5,7 +5,6 @@ As ``subscribe``, ``subscribePattern`` and ``assign`` of Spark's Kafka source.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from cometmq.model.topic import is_system_topic
 from cometmq.spark.brokers import BrokerSession
-from cometmq.spark.errors import GoneError, OptionError
+from cometmq.spark.errors import OptionError
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.options.topics import TopicReadOptions
 
@@ -40,20 +39,31 @@ class Selection:
                 )
             return cls(topics=topics)
         if options.subscribe_pattern is not None:
-            return cls(pattern=_pattern(options.subscribe_pattern))
+            try:
+                re.compile(options.subscribe_pattern)
+            except re.error as error:
+                raise OptionError(
+                    f"option subscribePattern={options.subscribe_pattern}: {error}"
+                ) from None
+            return cls(pattern=options.subscribe_pattern)
         return cls(assigned=_assigned(options.assign or ""))
 
-    def queues(self, session: BrokerSession) -> list[QueueKey]:
+    def queues(self, session: BrokerSession, gone: set[str] | None = None) -> list[QueueKey]:
         """Ask which queues these are now.
 
+        Args:
+            session: with the brokers.
+            gone: gets the topics that do not exist; the bounds of queues that are known tell
+                whether one was removed, or its only broker is away.
+
         Raises:
-            GoneError: a topic that was named does not exist.
+            GoneError: a topic that was named does not exist, and ``gone`` is None.
             UnreachableError: no name server answered.
         """
         if self.assigned is not None:
             return list(self.assigned)
         topics = self._topics_now(session)
-        return session.queues(topics) if topics else []
+        return session.queues(topics, gone=gone) if topics else []
 
     def takes(self, key: QueueKey) -> bool:
         """Whether these options choose a queue, whether or not it exists."""
@@ -63,16 +73,6 @@ class Selection:
             return key.topic in self.topics
         pattern = self.pattern or ""
         return re.fullmatch(pattern, key.topic) is not None and _is_meant(key.topic, pattern)
-
-    def queues_there(self, session: BrokerSession) -> list[QueueKey]:
-        """Ask the same, and pass over topics that do not exist."""
-        if self.assigned is not None:
-            return list(self.assigned)
-        found: list[QueueKey] = []
-        for topic in self._topics_now(session):
-            with contextlib.suppress(GoneError):
-                found += session.queues((topic,))
-        return found
 
     def _topics_now(self, session: BrokerSession) -> tuple[str, ...]:
         if self.topics is not None:
@@ -87,14 +87,6 @@ def _is_meant(topic: str, pattern: str) -> bool:
     Topics of retries and dead letters begin with %, as a pattern does that means them.
     """
     return not is_system_topic(topic) and (not topic.startswith("%") or pattern.startswith("%"))
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise OptionError(f"option subscribePattern={text}: {error}") from None
-    return text
 
 
 def _assigned(text: str) -> tuple[QueueKey, ...]:

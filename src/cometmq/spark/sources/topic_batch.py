@@ -6,6 +6,8 @@ The rules are those of Spark's Kafka source (KafkaBatch).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,18 +20,19 @@ from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.bounds import EARLIEST, end_of, start_of
 from cometmq.spark.sources.losses import Losses
-from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
+from cometmq.spark.sources.ranges import Connect, RangeReader
 from cometmq.spark.sources.selection import Selection
 
 
-class TopicBatchReader(DataSourceReader):
-    """Plans a batch on the driver, and reads its parts in workers.
+class TopicReader:
+    """Reads parts of topics in workers, for batches and for streams.
 
     Args:
         options: of the query.
         columns: of the rows, in their order.
         connect: gives the session with the brokers.
         payload: decodes bodies, if the query does.
+        away_s: see `RangeReader`.
     """
 
     def __init__(
@@ -38,14 +41,26 @@ class TopicBatchReader(DataSourceReader):
         columns: Sequence[Column],
         connect: Connect,
         payload: PayloadPlan | None = None,
+        away_s: float = 0.0,
     ) -> None:
         self._options = options
-        self._payload = payload
-        self._columns = tuple(columns)
         self._connect = connect
         self._selection = Selection.of(options)
+        self._rows = partial(RangeReader, options, columns, connect, payload, away_s)
+        self._rows()  # so that planning fails if it refuses something
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one part; none for the part that Spark makes up if there are none."""
+        each = None if partition is None else partition.value
+        return self._rows().read(each) if isinstance(each, QueueRange) else iter(())
+
+
+class TopicBatchReader(TopicReader, DataSourceReader):
+    """Plans a batch on the driver; the arguments are those of `TopicReader`."""
+
+    def __init__(self, options: TopicReadOptions, *more: Any) -> None:
+        super().__init__(options, *more)
         self._start, self._end = start_of(options, EARLIEST), end_of(options)
-        check_filters(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts that tasks read, the largest first."""
@@ -56,11 +71,6 @@ class TopicBatchReader(DataSourceReader):
             max_records=self._options.max_records_per_partition,
         )
         return [InputPartition(part) for part in parts]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one part; none for the part that Spark makes up if there are none."""
-        reader = RangeReader(self._options, self._columns, self._connect, self._payload)
-        return read_partition(reader, partition)
 
     def _ranges(self, session: BrokerSession) -> list[QueueRange]:
         bounds = session.bounds(self._selection.queues(session))
@@ -73,11 +83,3 @@ class TopicBatchReader(DataSourceReader):
             end = losses.end(QueueRange(key, start, ends[key]), limits)
             ranges.append(QueueRange(key, start, max(start, end)))
         return ranges
-
-
-def read_partition(
-    reader: RangeReader, partition: InputPartition | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part that was planned, none for the one that Spark makes up."""
-    each = None if partition is None else partition.value
-    return reader.read(each) if isinstance(each, QueueRange) else iter(())

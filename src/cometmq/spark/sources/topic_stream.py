@@ -24,10 +24,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.brokers import Away, BrokerSession
@@ -60,9 +59,8 @@ from cometmq.spark.sources.batch_limits import cut, read_limit
 from cometmq.spark.sources.bounds import LATEST, of_masters, start_of
 from cometmq.spark.sources.losses import Losses
 from cometmq.spark.sources.queue_identity import Change, QueueIdentity
-from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
-from cometmq.spark.sources.selection import Selection
-from cometmq.spark.sources.topic_batch import read_partition
+from cometmq.spark.sources.ranges import Connect
+from cometmq.spark.sources.topic_batch import TopicReader
 from cometmq.system.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -75,15 +73,10 @@ PROBE_PART = 3
 """The pause is longer if that takes time: this many times as long."""
 
 
-class TopicStreamReader(StreamReader):
-    """Plans micro-batches on the driver, and reads their parts in workers.
+class TopicStreamReader(TopicReader, StreamReader):
+    """Plans micro-batches on the driver; the arguments are those of `TopicReader`.
 
-    Args:
-        options: of the query.
-        columns: of the rows, in their order.
-        connect: gives the session with the brokers.
-        clock: tells when a batch is due.
-        payload: decodes bodies, if the query does.
+    ``clock`` tells when a batch is due.
     """
 
     def __init__(
@@ -94,12 +87,8 @@ class TopicStreamReader(StreamReader):
         clock: Clock | None = None,
         payload: PayloadPlan | None = None,
     ) -> None:
-        self._options = options
-        self._payload = payload
-        self._columns = tuple(columns)
-        self._connect = connect
+        super().__init__(options, columns, connect, payload, options.broker_away_fail_after_s)
         self._clock = clock or Clock()
-        self._selection = Selection.of(options)
         self._start = start_of(options, LATEST)
         self._losses = Losses(fail=options.fail_on_data_loss)
         self._bounded = False
@@ -110,7 +99,6 @@ class TopicStreamReader(StreamReader):
         self._probe_s = -math.inf
         self._planned: tuple[Positions, Limits] | None = None
         self._last_batch_s: float | None = None
-        check_filters(options)
 
     # --- Spark asks, on the driver --------------------------------------------------------------
 
@@ -152,7 +140,7 @@ class TopicStreamReader(StreamReader):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the newest state of the source, for the progress of the query.
 
-        That is where queues ended, and what `cometmq.spark.sources.lag` makes figures of.
+        That is where queues ended, and what `cometmq.spark.monitoring` makes figures of.
         """
         if self._newest is None:
             return None
@@ -189,17 +177,6 @@ class TopicStreamReader(StreamReader):
 
     def _log_no_commit(self, error: str) -> None:
         logger.warning("cannot commit offsets to the group group=%s %s", self._options.group, error)
-
-    def stop(self) -> None:
-        """Do nothing: sessions are shared, and Spark may not call this at all."""
-
-    # --- Spark asks, in workers -----------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one part."""
-        away_s = self._options.broker_away_fail_after_s
-        reader = RangeReader(self._options, self._columns, self._connect, self._payload, away_s)
-        return read_partition(reader, partition)
 
     # --- how ------------------------------------------------------------------------------------
 
@@ -292,16 +269,11 @@ class TopicStreamReader(StreamReader):
         Queues that are no longer readable are reported and left out. Brokers that are away are
         asked again after a pause, which is longer than the others have to wait for them.
 
-        Args:
-            session: asks.
-            known: the offsets of the queues that the query has.
-            since: the queues that were away before.
-
         Returns:
             The bounds, and the queues whose broker does not respond, which have none.
         """
         try:
-            keys = set(known) | set(self._chosen_now(session))
+            keys = set(known) | set(self._selection.queues(session, gone=set()))
         except UnreachableError as error:  # no name server responds
             return {}, dict.fromkeys(known, str(error))
         began_s = self._clock.monotonic()
@@ -352,16 +324,6 @@ class TopicStreamReader(StreamReader):
             for key, end in ends.items()
             if key in found and end < newest.get(key, end)
         }
-
-    def _chosen_now(self, session: BrokerSession) -> list[QueueKey]:
-        """Ask which queues are chosen now, whether or not all of the topics are there.
-
-        Whether a topic is no longer readable, or its only broker is away, their bounds will tell.
-        """
-        try:
-            return self._selection.queues(session)
-        except GoneError:
-            return self._selection.queues_there(session)
 
     def _look(self, bounds: Limits, known: Positions) -> None:
         """Remember where queues end, for reports and as the target if there is none yet.

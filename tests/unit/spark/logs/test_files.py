@@ -14,8 +14,8 @@ from pyarrow import fs
 from cometmq.spark.errors import OptionError, PlaceError
 from cometmq.spark.logs import Follower, Log, missing, open_log, plan
 from cometmq.spark.logs.files import Folder, filesystem_of, shown
-from cometmq.spark.logs.lookup import FILLER_SIZE
 from cometmq.spark.logs.times import at_time, boundary
+from cometmq.store.queues.consume_queue import FILLER_SIZE
 from support.checks.manual_clock import ManualClock
 from support.spark.log_files import FilledStore, log_reader, rows_at, without_queues
 from support.stores.small_stores import LOG_FILE_BYTES, put
@@ -222,7 +222,6 @@ def test_left_overs_behind_the_end_are_no_records(filled: FilledStore, tmp_path:
     newer.write(last.log_offset, old[last.log_offset : last.log_offset + last.size_bytes])
     follower = Follower(walk=True)
     assert [follower.now(log) for _ in range(2)] == [end, end]
-    assert Follower().of_closed(open_log(str(newer.root))) == end
     newer.close()
 
 
@@ -247,7 +246,6 @@ def test_units_behind_a_copied_log_are_not_believed(filled: FilledStore, tmp_pat
     filled.fill(5)
     shutil.copytree(filled.root / "consumequeue", copy / "consumequeue")
     assert Follower().now(open_log(str(copy))) == end
-    assert Follower().of_closed(open_log(str(copy))) == end
 
 
 def test_a_record_without_a_unit_is_not_read_yet(filled: FilledStore) -> None:
@@ -261,7 +259,6 @@ def test_a_record_without_a_unit_is_not_read_yet(filled: FilledStore) -> None:
     path.write_bytes(data)
     assert Follower().now(open_log(str(filled.root))) == last.log_offset
     assert Follower(walk=True).now(open_log(str(filled.root))) == filled.end
-    assert Follower().of_closed(open_log(str(filled.root))) == filled.end
     assert rows_at(log_reader(filled.root))[-1] == filled.offsets[-2]
     assert rows_at(log_reader(filled.root, logEnd="log"))[-1] == last.log_offset
 

@@ -64,7 +64,7 @@ def test_every_column_that_can_be_written_is_taken_as_spark_declares_it(
     }
     sink(
         OPTIONS,
-        StructType([StructField(name, kinds[text]) for name, (text, _) in COLUMNS.items()]),
+        StructType([StructField(name, kinds[text]) for name, (text, _, _) in COLUMNS.items()]),
         False,
     )
 

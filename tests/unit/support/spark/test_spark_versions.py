@@ -8,7 +8,7 @@ from importlib.metadata import version
 from packaging.requirements import Requirement
 
 import build_ext
-from cometmq.spark.compat.versions import PYSPARK_OLDEST
+from cometmq.spark.compat import PYSPARK_OLDEST
 from support.spark.spark_versions import newest, spark_versions
 
 EXTRAS = tomllib.loads((build_ext.ROOT / "pyproject.toml").read_text())["project"][

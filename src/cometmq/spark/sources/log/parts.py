@@ -1,7 +1,5 @@
 """Divides ranges of logs into the parts that tasks read.
 
-    part := bytes of the log [, units that lead to the records in them]
-
 A part has all that a task needs, the files included: Spark reads it with another object than the
 one that planned it.
 """
@@ -17,20 +15,10 @@ from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.spark.errors import OptionError
 from cometmq.spark.logs import ByteRange, Log, missing, plan
 from cometmq.spark.logs.logs import Logs
-from cometmq.spark.logs.lookup import (
-    UnitRange,
-    cut_units,
-    estimated_bytes,
-    has_queues_of,
-    units_between,
-)
 from cometmq.spark.offsets import LogOffsets
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.sources.filters import RowFilter
 from cometmq.spark.sources.losses import Losses
-
-_SELECTIVE = 0.05
-_UNITS_PER_PART_MAX = 100_000
 
 
 @dataclass(frozen=True)
@@ -40,8 +28,6 @@ class LogPart:
     log: Log
     """With the files of this part alone."""
     range: ByteRange
-    units: UnitRange | None = None
-    """Where to look records up, None to walk over the bytes."""
 
 
 class Conditions(NamedTuple):
@@ -49,8 +35,6 @@ class Conditions(NamedTuple):
 
     topics: frozenset[str]
     """Any of these; none for all."""
-    codes: frozenset[int] | None
-    """Any tag with one of these hashes; None for all."""
     filter: RowFilter
 
     @classmethod
@@ -65,8 +49,7 @@ class Conditions(NamedTuple):
         except CometError as error:
             raise OptionError(f"option filter.tags: {error}") from None
         wanted = () if tags.selects_all else tags.tags
-        codes = None if tags.selects_all else tags.codes
-        return cls(options.topics(), codes, RowFilter.of(wanted, options.filter_keys))
+        return cls(options.topics(), RowFilter.of(wanted, options.filter_keys))
 
     def topic_bytes(self) -> frozenset[bytes] | None:
         """Return the topics as records have them, None for all."""
@@ -115,28 +98,8 @@ def _held(log: Log, start: int | None, end: int, losses: Losses) -> list[ByteRan
 
 
 def _parts(options: LogOptions, log: Log, held: ByteRange, total: int) -> Iterator[LogPart]:
-    units = _units(options, log, held)
-    if units is not None:
-        of_range = log.only(held.start, held.end)
-        for found in units:
-            for some in cut_units(found, _UNITS_PER_PART_MAX):
-                yield LogPart(of_range, held, some)
-        return
     least = 1
     if options.min_partitions is not None:
         least = -(-options.min_partitions * held.size // total)
     for part in plan(log, held.start, held.end, options.max_partition_bytes, least=least):
         yield LogPart(log.only(part.start, part.end), part)
-
-
-def _units(options: LogOptions, log: Log, held: ByteRange) -> list[UnitRange] | None:
-    """Return the units by which to look records up, None to walk over the log."""
-    how, topics = options.read_through, options.topics()
-    if how == "log" or not topics or (how == "auto" and not log.remote):
-        return None
-    if how == "auto" and not has_queues_of(log, topics):
-        return None
-    units = units_between(log, topics, held)
-    if how == "auto" and estimated_bytes(units) > held.size * _SELECTIVE:
-        return None
-    return units

@@ -7,12 +7,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from cometmq.spark.batches import RecordDecoder
-from cometmq.spark.columns import Ending
 from cometmq.spark.compat import exempt_loaded_modules
-from cometmq.spark.errors import BadRecordError, DataLossError, OptionError
+from cometmq.spark.errors import DataLossError, OptionError
 from cometmq.spark.logs import Damage, Reading, read_range
-from cometmq.spark.logs.lookup import UnitRange, gathered
-from cometmq.spark.logs.window import start_of
 from cometmq.spark.options.logs import PERMISSIVE, LogOptions
 from cometmq.spark.payloads.plan import PayloadPlan, PayloadRows
 from cometmq.spark.schema import RECORD_VALID, Column, arrow_schema
@@ -26,10 +23,8 @@ class PartReader:
     """Reads parts of logs into batches of the asked columns.
 
     Args:
-        options: of the query.
-        columns: of the batches, in their order.
+        options, columns, payload: as `LogReader` has them.
         conditions: which records are rows.
-        payload: decodes bodies, if the query does.
 
     Raises:
         OptionError: damage has rows, and they would not show it.
@@ -67,8 +62,10 @@ class PartReader:
             max_bytes=self._options.batch_bytes,
         )
         damage: list[Damage] = []
+        topics = self._conditions.topic_bytes()
+        reading = Reading(decoder, topics, permissive=self._permissive, damage=damage)
         try:
-            for batch in self._batches(part, decoder, damage):
+            for batch in read_range(part.log, part.range, reading):
                 yield from self._damage(part, damage)
                 kept = self._payload.complete(self._conditions.filter.kept(batch))
                 if kept.num_rows:
@@ -77,35 +74,12 @@ class PartReader:
         except DataLossError as error:
             Losses(fail=self._options.fail_on_data_loss).report(str(error))
 
-    def _batches(
-        self, part: LogPart, decoder: RecordDecoder, damage: list[Damage]
-    ) -> Iterator[pa.RecordBatch]:
-        if part.units is None:
-            topics = self._conditions.topic_bytes()
-            reading = Reading(decoder, topics, permissive=self._permissive, damage=damage)
-            yield from read_range(part.log, part.range, reading)
-            return
-        noted = damage if self._permissive else None
-        for data in gathered(part.log, part.units, self._conditions.codes, noted):
-            yield from _decoded(decoder, data, part.units)
-
     def _damage(self, part: LogPart, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
         """Yield rows for what was passed over since the last call."""
         if damage:
             rows = damage_rows(self._payload.needed, damage, part.log.broker)
             yield self._payload.complete(rows)
             damage.clear()
-
-
-def _decoded(decoder: RecordDecoder, data: bytearray, units: UnitRange) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of records that stand back to back, and were in a log elsewhere."""
-    position, ending = 0, Ending.FULL
-    while ending is Ending.FULL:
-        batch, position, ending, problem = decoder.batch(data, position, len(data))
-        yield batch
-    if ending is not Ending.END:
-        log_offset, _ = start_of(memoryview(data)[position:])
-        raise BadRecordError(f"{units}: met {problem} at log offset {log_offset}")
 
 
 def damage_rows(

@@ -85,31 +85,6 @@ def test_a_wrong_length_is_passed_over_if_permitted(filled: FilledStore, damage:
             read_all(log_reader(filled.root, maxPartitionBytes=most))
 
 
-def test_damage_is_met_by_who_looks_records_up(filled: FilledStore) -> None:
-    given = {"subscribe": "orders", "readThrough": "queues"}
-    lengths, body = filled.records[90], filled.records[91]
-    filled.write(lengths.log_offset + 84, b"\x7f")
-    filled.write(body.log_offset + 95, b"\0\0")
-    where = rf"topic orders, queue 0, units \d+ to \d+: .* log offset {lengths.log_offset}"
-    with pytest.raises(BadRecordError, match=where):
-        read_all(log_reader(filled.root, **given))
-    filled.write(lengths.log_offset + 84, b"\0")
-    where = rf"topic orders, queue 1, .* checksum .* log offset {body.log_offset}"
-    with pytest.raises(BadRecordError, match=where):
-        read_all(log_reader(filled.root, **given))
-    filled.write(lengths.log_offset + 84, b"\x7f")
-    rows = outcome(log_reader(filled.root, **given, **PERMISSIVE))
-    bad = [(each.log_offset, each.size_bytes, False) for each in (lengths, body)]
-    assert sorted(rows) == sorted([*good(filled, 90, 91), *bad])
-    filled.write(filled.offsets[93], b"\xff" * 40)
-    begin = f'{{"log": {filled.offsets[92]}}}'
-    with pytest.raises(BadRecordError, match=rf"log offset {filled.offsets[93]}"):
-        read_all(log_reader(filled.root, **given | {"startingOffsets": begin}, checkCrc=False))
-    rows = outcome(log_reader(filled.root, **given, **PERMISSIVE))
-    assert (filled.offsets[93], filled.records[93].size_bytes, False) in rows
-    assert len(rows) == 200
-
-
 def test_a_damaged_begin_of_a_file_is_passed_over_if_permitted(filled: FilledStore) -> None:
     filled.write(LOG_FILE_BYTES, b"\xff" * 40)
     number = filled.offsets.index(LOG_FILE_BYTES)

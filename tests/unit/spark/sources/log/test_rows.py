@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import fs
 
 from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
-from cometmq.spark.logs.files import Folder
-from cometmq.spark.logs.logs import Logs
-from cometmq.spark.schema import chosen, log_columns
-from cometmq.spark.sources.log.parts import Conditions, plan_parts
-from cometmq.spark.sources.log.rows import PartReader
-from cometmq.spark.sources.losses import Losses
 from support.checks.manual_clock import ManualClock
 from support.spark.log_files import (
     FilledStore,
@@ -228,10 +219,9 @@ def mixed(tmp_path: Path) -> FilledStore:
     store.close()
 
 
-@pytest.mark.parametrize("through", ["log", "queues"])
-def test_topics_tags_and_keys_choose_rows(mixed: FilledStore, through: str) -> None:
+def test_topics_tags_and_keys_choose_rows(mixed: FilledStore) -> None:
     def rows(**given: Any) -> list[tuple[Any, ...]]:
-        table = read_all(log_reader(mixed.root, readThrough=through, **given))
+        table = read_all(log_reader(mixed.root, **given))
         columns = (table.column(name).to_pylist() for name in ("topic", "tags", "keys"))
         return sorted(zip(*columns, strict=True), key=str)
 
@@ -256,40 +246,6 @@ def test_filters_work_on_columns_that_are_not_asked_for(mixed: FilledStore) -> N
     assert (table.column_names, table.num_rows) == (["phy_offset"], 1)
 
 
-def test_tags_in_extension_units_are_found(tmp_path: Path) -> None:
-    store = FilledStore(tmp_path / "store", consume_queue_ext_enabled=True)
-    for number in range(30):
-        store.fill(1, properties={"TAGS": TAG if number % 3 else "other"})
-    given = {"subscribe": "orders", "filter_tags": "other"}
-    met = rows_at(log_reader(store.root, readThrough="queues", **given))
-    assert sorted(met) == rows_at(log_reader(store.root, readThrough="log", **given))
-    assert len(met) == 10
-    store.close()
-
-
-def test_a_rare_topic_of_a_remote_log_is_found_by_its_queues(mixed: FilledStore) -> None:
-    """Nearly nothing of the log is read then."""
-    counted: Any = CountingFiles()
-    logs = Logs({None: (str(mixed.root),)})
-    (log,) = logs.by_name.values()
-    logs.by_name["log"] = replace(
-        log,
-        folders=tuple(folder._replace(filesystem=counted) for folder in log.folders),
-        files=tuple(file._replace(filesystem=counted) for file in log.files),
-        store=Folder(counted, str(mixed.root)),
-    )
-    options = log_options(mixed.root, subscribe="rare")
-    conditions = Conditions.of(options)
-    parts = plan_parts(options, Losses(fail=True), logs, {"log": 0}, {"log": mixed.end})
-    assert all(part.units for part in parts)
-    counted.log_bytes = 0
-    columns = chosen(log_columns(properties=False, validate=False), ["phy_offset"])
-    reader = PartReader(options, columns, conditions)
-    batches = [batch for part in parts for batch in reader.read(part)]
-    assert sum(batch.num_rows for batch in batches) == 4
-    assert 0 < counted.log_bytes < mixed.end
-
-
 # --- options -------------------------------------------------------------------------------------
 
 
@@ -303,7 +259,7 @@ def test_a_rare_topic_of_a_remote_log_is_found_by_its_queues(mixed: FilledStore)
         ({"paths": "{"}, "expected JSON"),
         ({"path": "x", "badRecords": "permissive"}, "needs validate=true"),
         ({"path": "x", "validate": "true", "checkCrc": "false"}, "leave checkCrc out"),
-        ({"path": "x", "readThrough": "queues"}, "needs subscribe"),
+        ({"path": "x", "readThrough": "queues"}, "readThrough was removed"),
         ({"path": "x", "startingOffsets": "first"}, "startingOffsets"),
         ({"path": "x", "startingOffsets": '{"b": -3}'}, "expected a physical offset"),
         ({"path": "x", "startingOffsets": '{"b": true}'}, "expected a physical offset"),
@@ -325,32 +281,3 @@ def test_what_planning_can_refuse_fails_planning(filled: FilledStore) -> None:
         log_reader(filled.root, columns=("body",), badRecords="permissive", validate=True)
     with pytest.raises(OptionError, match="met broker other"):
         log_reader(filled.root, startingOffsets='{"other": 0}').partitions()
-
-
-class CountingFiles:
-    """A file system that is not the one of this machine, and counts what is read of a log."""
-
-    def __init__(self) -> None:
-        self._local = fs.LocalFileSystem()
-        self.log_bytes = 0
-
-    def get_file_info(self, of: Any) -> Any:
-        return self._local.get_file_info(of)
-
-    def open_input_file(self, path: str) -> Any:
-        opened = self._local.open_input_file(path)
-        return CountedFile(opened, self) if "/commitlog/" in path else opened
-
-
-class CountedFile(contextlib.closing[Any]):
-    """A file of a log that counts what is read of it."""
-
-    def __init__(self, opened: Any, counts: CountingFiles) -> None:
-        super().__init__(self)
-        self._opened = opened
-        self._counts = counts
-        self.close = opened.close
-
-    def read_at(self, size: int, position: int) -> Any:
-        self._counts.log_bytes += size
-        return self._opened.read_at(size, position)

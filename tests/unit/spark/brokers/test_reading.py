@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol.record import decode_messages, encode_host, encode_record
-from cometmq.spark.brokers.renumbering import renumbered
+from cometmq.spark.brokers.reading import renumbered
 
 V4, V6 = encode_host("127.0.0.1", 1), encode_host("::1", 1)
 

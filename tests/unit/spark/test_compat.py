@@ -1,14 +1,18 @@
-"""Streams on PySpark 4.1, which passes neither the start nor the limit of a batch."""
+"""Streams on PySpark 4.1, which passes no start and no limit; the schema of each version."""
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructField, StructType, TimestampType
 
-from cometmq.spark.compat.unlimited import UnlimitedReader
+from cometmq.spark import compat
+from cometmq.spark.compat import UnlimitedReader, exempt_loaded_modules
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
@@ -18,6 +22,8 @@ from support.spark.memory_brokers import MemoryBrokers
 from support.spark.stream_protocol import Checkpoint, OldStreamProtocol, Row, SinkError
 
 MOST = 4
+SCHEMA = StructType([StructField("at", TimestampType())])
+WANTED = pa.schema([pa.field("at", pa.timestamp("us", tz="UTC"))])
 
 
 class Query:
@@ -107,3 +113,21 @@ def test_the_reader_travels_to_tasks() -> None:
 
     copy = pickle.loads(pickle.dumps(UnlimitedReader(reader)))
     assert copy.initialOffset() == {"$start": "latest"}
+
+
+def test_times_are_in_utc_with_the_installed_version() -> None:
+    assert compat.arrow_schema(SCHEMA) == WANTED
+
+
+def test_the_function_of_4_1_is_called_without_a_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_4_1(schema: StructType, timestamp_utc: bool = True) -> Any:
+        return WANTED if schema is SCHEMA and timestamp_utc else None
+
+    monkeypatch.setattr(compat, "to_arrow_schema", of_4_1)
+    assert compat.arrow_schema(SCHEMA) == WANTED
+
+
+def test_another_process_exempts_nothing() -> None:
+    before = gc.get_freeze_count()
+    exempt_loaded_modules.__wrapped__()
+    assert gc.get_freeze_count() == before

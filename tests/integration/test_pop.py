@@ -181,6 +181,25 @@ async def test_a_batch_of_acknowledgements_has_redelivered_messages_too(
     assert points.in_flight == 0
 
 
+async def test_a_mode_creates_its_group_if_groups_are_created_on_first_use(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 0)
+
+    async def set_mode(group: str) -> int:
+        body = SetMessageRequestModeRequestBody(
+            topic=TOPIC, consumer_group=group, mode=MessageRequestMode.POP
+        ).encode()
+        code = RequestCode.SET_MESSAGE_REQUEST_MODE
+        return (await client.call(master.address, code, body=body, timeout=LIMIT_S)).code
+
+    assert await set_mode("new") == 0
+    assert master.core.groups.get("new") is not None
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.set_broker_config(master.address, {"autoCreateSubscriptionGroup": "false"})
+    assert await set_mode("other") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
 async def test_a_stop_and_a_start_keep_what_is_in_flight(
     pairs: Pairs, client: RemotingClient
 ) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.checks import check_group, check_is_master, check_number
 from cometmq.broker.pop.request_modes import RequestModes
+from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.model.allocation import averagely, by_circle
 from cometmq.model.errors import CometError, ResponseError, StoreError
 from cometmq.model.queue import MessageQueue
@@ -240,7 +241,8 @@ class AssignmentHandler:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic[:300]}] not exist"
             )
         check_group(asked.consumer_group)
-        if self._groups.get(asked.consumer_group) is None:
+        group = asked.consumer_group
+        if await after_prerequisites(lambda: self._groups.resolve(group), request) is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )

@@ -10,19 +10,7 @@ from __future__ import annotations
 
 from expectations import Expected
 
-_TIMERS = "the broker refuses timer messages and their recall"
-
-EXPECTED = {
-    "protocol": Expected(
-        failing={
-            "test_timers.py": _TIMERS,
-        },
-        passing=(
-            "test_timers.py::test_answers_without_a_handle",
-            "test_timers.py::test_timer_check_point",  # for slaves
-        ),
-    ),
-}
+EXPECTED = {"protocol": Expected()}
 """By suite; see ``run.py``."""
 
 SLOW_TO_FAIL: tuple[str, ...] = ()

@@ -8,7 +8,6 @@ LATER: dict[str, str] = {}
 
 LATER_PARTS = {
     "misc": {
-        "recall_handles": "the broker does not recall timer messages",
         "pop_extra_info": "the broker refuses POP requests",
         "pop_topics": "the broker refuses POP requests",
         "pop_start_offset_info": "the broker refuses POP requests",

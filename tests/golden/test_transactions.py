@@ -19,7 +19,6 @@ from cometmq.broker.transactions.check_service import CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, op_offsets, read_half
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
-from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.transaction import CheckTransactionStateRequest
@@ -31,6 +30,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.files import Files
 from golden.recordings import VERSIONS, recorded, values
 from support.brokers.cores import core_of
+from support.brokers.timers import timer_routing
 from support.checks.manual_clock import ManualClock
 from support.stores.small_stores import all_messages
 from support.wire.memory_link import link
@@ -66,7 +66,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
     topics.load()
     producers = ProducerRegistry(clock)
     cold_reads = ColdReads()
-    halves = HalfQueue(store, offsets, DelayLevels.parse(), clock=clock, cold_reads=cold_reads)
+    halves = HalfQueue(store, offsets, timer_routing(clock), clock=clock, cold_reads=cold_reads)
     assert await halves.load()
     core = core_of(
         BrokerSettings,
@@ -162,7 +162,7 @@ def test_op_messages_and_committed_messages_are_those_of_rocketmq(version: str) 
     assert len(decided) == len(committed)
     for half in decided:
         case = committed[half.unique_key]
-        ours = half.committed(DelayLevels.parse(), *half.target())
+        ours = half.committed(timer_routing(ManualClock()), *half.target())
         assert (ours.topic, ours.sys_flag, ours.prepared_offset) == (
             case["topic"],
             case["sys_flag"],

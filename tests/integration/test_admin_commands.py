@@ -256,6 +256,8 @@ ELSEWHERE = {
     "acl account-files": "tests/integration/test_admin_access.py",
     "controller": "tests/integration/test_admin_controllers.py",
     "dlq": "tests/integration/test_dead_letters.py",
+    "timer find": "tests/integration/test_timers.py",
+    "timer recall": "tests/integration/test_timers.py",
 }
 """Commands that a cluster of ours without controllers does not serve, and what tests them."""
 
@@ -331,6 +333,9 @@ MADE = {
             "controller elect",
             "controller forget",
         ),
+    },
+    "test_timers.py": {
+        "test_a_timed_message_is_found_and_recalled_with_commands": ("timer recall",),
     },
     "test_dlq_commands.py": {
         "test_a_run_is_repeated_without_sending_anything_twice": ("dlq resend",),

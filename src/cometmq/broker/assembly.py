@@ -32,6 +32,7 @@ from cometmq.broker.sending.feature import SendingFeature
 from cometmq.broker.static_topics.feature import StaticTopicsFeature
 from cometmq.broker.stats.feature import StatsFeature
 from cometmq.broker.stats.sources import Sources
+from cometmq.broker.timers.feature import TimersFeature
 from cometmq.broker.topics.feature import TopicsFeature
 from cometmq.broker.transactions.feature import TransactionsFeature
 
@@ -44,6 +45,7 @@ class Features(NamedTuple):
 
     durability: DurabilityFeature
     delay: DelayFeature
+    timers: TimersFeature
     access: AccessFeature
     offset_takeover: OffsetTakeoverFeature
     transactions: TransactionsFeature
@@ -89,10 +91,11 @@ def assemble(
     """
     durability = DurabilityFeature(core)
     delay = DelayFeature(core, durability)
+    timers = TimersFeature(core, durability, delay)
     elected = elect(core, durability, lambda log_end: life.before_truncation(log_end))
     access = AccessFeature(core)
     forwards = forwarding(core, access.control, elected)
-    transactions = TransactionsFeature(core, durability, delay, access.control, forwards)
+    transactions = TransactionsFeature(core, durability, timers, access.control, forwards)
     filter_servers = FilterServersFeature(core)
     registration = Registration(
         core.client,
@@ -107,6 +110,7 @@ def assemble(
         core,
         durability,
         delay,
+        timers,
         registration,
         elected,
         tls=log_tls,
@@ -116,12 +120,15 @@ def assemble(
     clients = ClientsFeature(core, forwards)
     static_topics = StaticTopicsFeature(core, durability, registration.announce, name_servers)
     offsets = OffsetsFeature(core, forwards, static_topics)
-    pulling = PullingFeature(core, durability, delay, access.control, static_topics, offsets)
+    pulling = PullingFeature(
+        core, durability, delay, timers, access.control, static_topics, offsets
+    )
     pop = PopFeature(core, durability, pulling, access.control, lambda: registration.known)
     sources = Sources(
         core,
         durability.commit,
         delay.delivery,
+        timers.delivery,
         transactions.half_queue,
         replication.master,
         replication.log_copy,
@@ -134,13 +141,16 @@ def assemble(
     features = Features(
         durability=durability,
         delay=delay,
+        timers=timers,
         access=access,
         # Before the half queue is read, whose offsets are among them.
-        offset_takeover=OffsetTakeoverFeature(core, delay, name_servers),
+        offset_takeover=OffsetTakeoverFeature(core, delay, timers, name_servers),
         transactions=transactions,
         filter_servers=filter_servers,
         replication=replication,
-        acting_master=ActingMasterFeature(core, registration, replication, delay, transactions),
+        acting_master=ActingMasterFeature(
+            core, registration, replication, delay, timers, transactions
+        ),
         stats=StatsFeature(sources),
         clients=clients,
         filters=FiltersFeature(core),
@@ -150,7 +160,7 @@ def assemble(
         sending=SendingFeature(
             core,
             durability,
-            delay,
+            timers,
             clients,
             producer_sessions.sessions,
             access.control,

@@ -418,6 +418,14 @@ class BrokerSettings:
     request may set another limit for a group (``mqadmin updateColdDataFlowCtrGroupConfig``).
     """
 
+    recall_message_enable: bool = setting(False, key="recallMessageEnable", remote=True)
+    """Whether producers may recall timer messages before they are due."""
+
+    allow_recall_when_not_writable: bool = setting(
+        True, key="allowRecallWhenBrokerNotWriteable", remote=True
+    )
+    """Whether timer messages may be recalled while ``brokerPermission`` allows no sends."""
+
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)
     """Whether pulls of messages that have left the memory of the master are redirected to a slave.
     A slave redirects them to the master again when they have caught up.

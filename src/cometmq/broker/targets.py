@@ -14,7 +14,7 @@ import re
 
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError
-from cometmq.model.topic import SEND_FORBIDDEN_TOPICS
+from cometmq.model.topic import TOPICS_OF_WAITING
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import RecordParts
 from cometmq.store import NewRecord
@@ -52,7 +52,7 @@ def check_target(topic: str, queue_text: str) -> int:
         InvalidMessageError: they name no target queue.
     """
     queue_id = queue_id_of(queue_text)
-    if queue_id < 0 or not topic or topic in SEND_FORBIDDEN_TOPICS:
+    if queue_id < 0 or not topic or topic in TOPICS_OF_WAITING:
         raise InvalidMessageError(
             f"expected a target topic and queue, met topic {topic[:300]!r}, queue"
             f" {queue_text[:80]!r}"

@@ -77,12 +77,15 @@ _NOT_COPIED: Final = frozenset(
             "deleted",
             "aside",
             "embedded",
+            "timerwheel",
+            "timerlog",
             FILE_NAME,
         ),
         *_IDENTITY,
     )
 )
-"""Files that only the process with the open store uses, and files that are written anew."""
+"""Files that only the process with the open store uses, and files that are written anew. The index
+of timer messages is made again from the log."""
 _TRIES_MAX: Final = 10
 """How often the log is read again when it has changed meanwhile."""
 

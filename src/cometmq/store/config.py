@@ -217,14 +217,52 @@ class StoreSettings:
     delay_levels: str = setting(DEFAULT_LEVELS, key="messageDelayLevel")
     """The delay of each level, from level 1 on: numbers with the units s, m, h or d."""
 
+    timer_wheel_enabled: bool = setting(True, key="timerWheelEnable")
+    """Whether timer messages are accepted and delivered. With false they are refused, and those
+    that wait go on waiting.
+    """
+
+    timer_precision_ms: int = setting(1000, key="timerPrecisionMs", unit="ms", low=100, high=1000)
+    """The length of a slot of the timer wheel: 100, 200, 500 or 1000."""
+
+    timer_max_delay_s: int = setting(
+        259_200, key="timerMaxDelaySec", unit="s", low=1, high=2**31 - 1, remote=True
+    )
+    """The longest delay of a timer message: three days."""
+
+    timer_roll_window_slots: int = setting(172_800, key="timerRollWindowSlot", low=2, high=604_740)
+    """A timer message that is further away, in slots, is stored again on its way: two days. Two
+    thirds of ``fileReservedTime`` if that is less.
+    """
+
+    timer_congestion_max: int = setting(
+        2**31 - 1, key="timerCongestNumEachSlot", low=1, high=2**31 - 1, remote=True
+    )
+    """Timer messages of one slot above which further ones are refused, at random up to twice that.
+    """
+
+    timer_flush_interval_ms: int = setting(
+        1000, key="timerFlushIntervalMs", unit="ms", low=10, high=60_000, remote=True
+    )
+    """Interval at which the files of the timers are written."""
+
+    timer_log_file_bytes: int = setting(
+        100 * _MIB, key="mappedFileSizeTimerLog", unit="bytes", low=4096, high=2**31 - 1
+    )
+    """Size of a file of the timer log. Existing files keep their size."""
+
     def __post_init__(self) -> None:
         """Check what a range cannot say.
 
         Raises:
             ConfigError: several directories are given for the commit log, or what is given for
-                an hour or for a delay level is none.
+                an hour, a delay level or the precision of timers is none.
         """
         DelayLevels.parse(self.delay_levels)
+        if self.timer_precision_ms not in (100, 200, 500, 1000):
+            raise ConfigError(
+                f"timerPrecisionMs={self.timer_precision_ms}: expected 100, 200, 500 or 1000"
+            )
         for hour in self.delete_when:
             if not (hour.isascii() and hour.isdigit() and int(hour) <= 23):
                 raise ConfigError(f"deleteWhen: met {hour!r}, expected hours from 00 to 23")

@@ -26,6 +26,7 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+from cometmq.broker.timers.delivery import TimerFigures
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.model.topic import TopicConfig
@@ -117,6 +118,7 @@ class BrokerParts:
             sends_waiting=lambda: 0,
             oldest_wait_s=lambda: 0.0,
             delay_levels=lambda: self.delay_levels,
+            timers=TimerFigures,
             half_messages=lambda: self.half_messages,
             refusal=str,
             booted_ms=self.clock.now_ms(),

@@ -68,6 +68,8 @@ EXPECTED = {
     "35_outbox": r"order-1 placed\norder-1 paid\norder-1 shipped\n",
     "34_payloads": r"(order-(1: 12 EUR|2: 30 USD)\n){2}",
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
+    "37_timer": r"((not )?recalled.*\n)?after \d+\.\d s: after 1\.5 s\n"
+    r"after \d+\.\d s: at a time\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

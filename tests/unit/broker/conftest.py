@@ -23,7 +23,6 @@ from cometmq.broker.role import Role
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.delay import DelayLevels
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
@@ -33,6 +32,7 @@ from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import Files
 from support.brokers.cores import core_of
+from support.brokers.timers import timer_routing
 from support.checks.manual_clock import ManualClock
 
 
@@ -81,8 +81,8 @@ class Tables:
             "now_ms": self.clock.now_ms,
             "queue_chance": lambda count: count - 1,
         }
-        delays = DelayLevels.parse(levels) if levels else DelayLevels.parse()
-        return SendValidation(rules, self.topics, self.groups, delays, **known | parts)
+        timers = timer_routing(self.clock, levels)
+        return SendValidation(rules, self.topics, self.groups, timers, **known | parts)
 
     def topic(self, name: str, *, queues: int = 1, perm: int = 6) -> TopicConfig:
         config = TopicConfig(

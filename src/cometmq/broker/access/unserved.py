@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.access.needs import Action, Needs, needs_of, topic_need
+from cometmq.access.needs import Action, Needs
 from cometmq.access.rights import (
     CHANGE,
     SIGNED,
@@ -18,14 +18,9 @@ from cometmq.access.rights import (
     Rights,
     field,
     on_named,
-    same,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
-
-
-def _recall(request: Request, _: Lookups) -> Needs:
-    return needs_of(topic_need(field(request, "topic"), Action.PUB))
 
 
 def _members(request: Request, lookups: Lookups) -> Needs:
@@ -33,7 +28,6 @@ def _members(request: Request, lookups: Lookups) -> Needs:
 
 
 RIGHTS: Final[Mapping[int, Rights]] = {
-    RequestCode.RECALL_MESSAGE: same(Right(_recall)),
     RequestCode.TRIGGER_DELETE_FILES: CHANGE,
     RequestCode.ADD_BROKER: CHANGE,
     RequestCode.REMOVE_BROKER: CHANGE,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.replication.feature import ReplicationFeature
+    from cometmq.broker.timers.feature import TimersFeature
     from cometmq.broker.transactions.feature import TransactionsFeature
 
 
@@ -27,14 +28,20 @@ class OffsetTakeoverFeature(BrokerFeature):
     Args:
         core: of the broker.
         delay: takes over the schedule offsets.
+        timers: take over the passed slots.
         name_servers: returns the addresses of the name servers.
     """
 
     def __init__(
-        self, core: Core, delay: DelayFeature, name_servers: Callable[[], Sequence[str]]
+        self,
+        core: Core,
+        delay: DelayFeature,
+        timers: TimersFeature,
+        name_servers: Callable[[], Sequence[str]],
     ) -> None:
         super().__init__(core)
         self._delay = delay
+        self._timers = timers
         self._name_servers = name_servers
 
     async def start(self) -> None:
@@ -64,6 +71,7 @@ class OffsetTakeoverFeature(BrokerFeature):
             offsets=core.offsets,
             bounds=core.store.bounds,
             delay=self._delay.delivery,
+            timers=self._timers.delivery,
         )
 
 
@@ -74,7 +82,7 @@ class ActingMasterFeature(BrokerFeature):
         core: of the broker.
         registration: knows the name servers.
         replication: hears the master; learns whether there is one.
-        delay, transactions: have the messages that go to other brokers meanwhile.
+        delay, timers, transactions: have the messages that go to other brokers meanwhile.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class ActingMasterFeature(BrokerFeature):
         registration: Registration,
         replication: ReplicationFeature,
         delay: DelayFeature,
+        timers: TimersFeature,
         transactions: TransactionsFeature,
     ) -> None:
         super().__init__(core)
@@ -97,6 +106,7 @@ class ActingMasterFeature(BrokerFeature):
                 registration,
                 hears_master=lambda seconds: replication.log_copy.get().hears_master(seconds),
                 delay=delay.delivery,
+                timers=timers.delivery,
                 halves=transactions.half_queue,
             )
 

@@ -1,4 +1,4 @@
-"""Takes over the offsets of a slave that acted as the master: committed and schedule offsets.
+"""Takes over the offsets, and the passed slots of timers, of a slave that acted as the master.
 
 With ``enableSlaveActingMaster`` name servers show consumers the slave with the smallest id as the
 master while there is none. Before the master listens again, it announces itself to that slave. The
@@ -21,6 +21,8 @@ from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.paged_tables import OFFSETS, fetch_table
 from cometmq.broker.role import MASTER_ID
+from cometmq.broker.timers.delivery import TimerDelivery
+from cometmq.broker.timers.passed_slots import fetch_passed
 from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from cometmq.protocol.codes import RequestCode
@@ -46,6 +48,7 @@ async def take_over_offsets(
     offsets: OffsetStore,
     bounds: Callable[[str, int], tuple[int, int]],
     delay: ScheduledDelivery,
+    timers: TimerDelivery,
 ) -> None:
     """Take over the larger offsets of the slave that acts as the master.
 
@@ -54,7 +57,7 @@ async def take_over_offsets(
         name_servers: know the slaves.
         header: names the cluster and the broker.
         announcement: where this master will be; None if that is not known yet.
-        offsets, delay: get what was found.
+        offsets, delay, timers: get what was found.
         bounds: returns the bounds of a queue; no offset is taken over beyond its end.
     """
     try:
@@ -70,6 +73,7 @@ async def take_over_offsets(
             assert found is not None  # it is always wanted
             count = await offsets.advance(found.offset_table, bounds)
             count += await _take_schedule_offsets(client, slave, delay)
+            timers.advance((await fetch_passed(client, slave, timeout=TIMEOUT_S)).passed)
             log.info("took over offsets slave=%s queues=%d", slave, count)
     except (CometError, OSError) as problem:  # OSError: also the timeout
         log.warning(

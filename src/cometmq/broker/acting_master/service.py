@@ -4,10 +4,12 @@ Name servers with ``supportActingMaster=true`` show clients the slave with the s
 master without write permission. That slave then
 
     scheduled messages     sends those that are due to other brokers of their topics
+    timer messages         too
     transactions           sends undecided half messages to other brokers of their topics
 
-if ``enableRemoteEscape=true``; else both wait for the master. What it has sent is in its schedule
-offsets and in the committed offsets of the half queue, which the master takes over when it returns.
+if ``enableRemoteEscape=true``; else all wait for the master. What it has sent is in its schedule
+offsets, its passed slots and the committed offsets of the half queue, which the master takes over
+when it returns.
 
 It acts if no name server has a master or a smaller id, and the master has sent nothing for two
 heartbeats of the log's connection: a master that only lost its name servers goes on delivering. It
@@ -30,6 +32,7 @@ from cometmq.broker.core import Core
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.registration.name_servers import Registration
 from cometmq.broker.role import MASTER_ID
+from cometmq.broker.timers.delivery import TimerDelivery
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
@@ -56,7 +59,8 @@ class ActingMaster:
         core: of the broker; only a slave acts as the master.
         registration: knows the name servers.
         hears_master: returns whether the master has sent something within this many seconds.
-        delay, halves: the scheduled messages and the half messages of this broker.
+        delay, timers, halves: the scheduled messages, timer messages and half messages of this
+            broker.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class ActingMaster:
         *,
         hears_master: Callable[[float], bool],
         delay: ScheduledDelivery,
+        timers: TimerDelivery,
         halves: HalfQueue,
     ) -> None:
         self._role = core.role
@@ -74,6 +79,7 @@ class ActingMaster:
         self._registration = registration
         self._hears_master = hears_master
         self._delay = delay
+        self._timers = timers
         self._halves = halves
         self._tasks = Supervisor("acting-master")
         self._changing = asyncio.Lock()
@@ -156,6 +162,7 @@ class ActingMaster:
             group=f"InnerProducerGroup_{settings.broker_name}_{self._role.broker_id}",
         )
         await self._delay.take_over(others.send_scheduled)
+        self._timers.start(others.send_scheduled)
         self.is_acting = True
         self._ended.clear()
         self._sending = self._tasks.spawn(self._send_halves(others), "send-half-messages")
@@ -178,6 +185,7 @@ class ActingMaster:
         log.info("no longer acting as the master: %s", reason)
         self._ended.set()
         await self._delay.finish()
+        await self._timers.finish()
         if self._sending is not None:
             await asyncio.wait([self._sending])
             self._sending = None

@@ -50,6 +50,7 @@ from cometmq.model.topic import (
     DLQ_PREFIX,
     HALF_TOPIC,
     RETRY_PREFIX,
+    TIMER_TOPIC,
     TRANSACTION_DISCARD_TOPIC,
     TopicConfig,
 )
@@ -71,7 +72,7 @@ NAMES_LOGGED_MAX: Final = 100
 WAITING_MAX: Final = 500_000
 """Delayed and half messages that are read before this broker is a master: some seconds."""
 
-_WAITING_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, TRANSACTION_DISCARD_TOPIC)
+_WAITING_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, TIMER_TOPIC, TRANSACTION_DISCARD_TOPIC)
 
 
 class _Known(msgspec.Struct, rename="camel"):

@@ -13,7 +13,7 @@ from cometmq.broker.producer_sessions.refusals import EPOCH_MAX, FencedError
 from cometmq.broker.producer_sessions.sessions import Opening, ProducerSessions
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.model.errors import ResponseError, StoreError
-from cometmq.model.topic import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
+from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
 from cometmq.protocol.bodies.producer_session import ProducerSessionBounds
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.producer_session import (
@@ -75,7 +75,7 @@ class ProducerSessionHandler:
 
     def _opening(self, header: OpenProducerSessionRequest) -> Opening:
         config = self._topics.require(header.topic)
-        if header.topic in SEND_FORBIDDEN_TOPICS or header.topic.startswith(RETRY_PREFIX):
+        if header.topic in TOPICS_OF_WAITING or header.topic.startswith(RETRY_PREFIX):
             raise invalid(f"topic {header.topic}: expected a topic that applications send to")
         for what, name in (("session", header.session), ("owner", header.owner)):
             if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():

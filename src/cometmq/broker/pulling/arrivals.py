@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
-from cometmq.model.topic import DELAY_TOPIC
+from cometmq.model.topic import DELAY_TOPIC, TIMER_TOPIC
 from cometmq.store import GetStatus, MessageStore
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Arrivals:
         store: the store.
         held: the held pulls.
         scheduled: called with the number of a queue of the delay topic that got a message.
+        timed: called when the timer topic got a message.
         request_sync: requests a sync of the log; for synchronous flush.
     """
 
@@ -39,11 +40,13 @@ class Arrivals:
         store: MessageStore,
         held: HeldPulls,
         scheduled: Callable[[int], object],
+        timed: Callable[[], object],
         request_sync: Callable[[], object],
     ) -> None:
         self._store = store
         self._held = held
         self._scheduled = scheduled
+        self._timed = timed
         self._request_sync = request_sync
         self._unseen: dict[tuple[str, int], None] = {}
         """Queues with messages that readers may not have seen at the last sync."""
@@ -54,7 +57,8 @@ class Arrivals:
         """Called with each queue in which readers see new messages, if its topic is awaited."""
         self.awaited = held.awaited
         """How many wait for messages of each topic; a topic with none is not in it."""
-        held.awaited[DELAY_TOPIC] = 1  # by the delivery of delayed messages
+        for topic in (DELAY_TOPIC, TIMER_TOPIC):  # by the delivery of delayed messages
+            held.awaited[topic] = 1
         store.notify_of_arrivals(self._arrived, held.awaited)
         if not store.shows_at_once:
             held.on_hold = self._check_when_readable
@@ -79,6 +83,8 @@ class Arrivals:
                 )
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
+                elif topic == TIMER_TOPIC:
+                    self._timed()
                 for listener in self.listeners:
                     listener(topic, queue_id)
             elif (topic, queue_id) not in self._unseen:
@@ -132,6 +138,8 @@ class Arrivals:
                     self._wait((topic, queue_id))  # more messages, which readers do not see yet
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
+                elif topic == TIMER_TOPIC:
+                    self._timed()
                 self._held.check(topic, queue_id, self._finds)
                 for listener in self.listeners:
                     listener(topic, queue_id)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.offsets.feature import OffsetsFeature
     from cometmq.broker.static_topics.feature import StaticTopicsFeature
+    from cometmq.broker.timers.feature import TimersFeature
 
 
 class PullingFeature(BrokerFeature):
@@ -32,7 +33,7 @@ class PullingFeature(BrokerFeature):
     Args:
         core: of the broker.
         durability: shows messages to readers once they are durable.
-        delay: gets to know of scheduled messages that arrive.
+        delay, timers: get to know of messages that arrive to wait.
         access: checks pulls; None without access control.
         static_topics: the brokers of the items of logical queues.
         offsets: commits the offsets that pulls of logical queues carry.
@@ -43,6 +44,7 @@ class PullingFeature(BrokerFeature):
         core: Core,
         durability: DurabilityFeature,
         delay: DelayFeature,
+        timers: TimersFeature,
         access: AccessControl | None,
         static_topics: StaticTopicsFeature,
         offsets: OffsetsFeature,
@@ -51,7 +53,9 @@ class PullingFeature(BrokerFeature):
         self._access = access
         self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
         request_sync = durability.commit.request_sync
-        self.arrivals = Arrivals(core.store, self.held, delay.delivery.arrived, request_sync)
+        self.arrivals = Arrivals(
+            core.store, self.held, delay.delivery.arrived, timers.delivery.arrived, request_sync
+        )
         """Notifies of messages that readers see."""
         core.static_topics.on_change(self.held.rerun_topic)
         self._logical = LogicalPulls(

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from cometmq.broker.failover.feature import Elected
     from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.replication.greeting import SlaveNames
-    from cometmq.broker.replication.handler import EmptyTablesHandler, HaInfoHandler
+    from cometmq.broker.replication.handler import HaInfoHandler
     from cometmq.broker.replication.log_tls import LogTls
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
     from cometmq.broker.replication.status import StatusHandler
+    from cometmq.broker.timers.feature import TimersFeature
 
 COPY_CHECK_S = 1.0
 
@@ -47,6 +48,7 @@ class ReplicationFeature(BrokerFeature):
         core: of the broker.
         durability: syncs the copied log; learns what slaves have.
         delay: takes copies of the schedule offsets.
+        timers: learn which slots the master has passed.
         registration: finds the master.
         elected: the log and the role of a broker whose role controllers decide.
         tls: of the connections for the log.
@@ -58,6 +60,7 @@ class ReplicationFeature(BrokerFeature):
         core: Core,
         durability: DurabilityFeature,
         delay: DelayFeature,
+        timers: TimersFeature,
         registration: Registration,
         elected: Elected | None,
         *,
@@ -67,6 +70,7 @@ class ReplicationFeature(BrokerFeature):
         super().__init__(core)
         self._durability = durability
         self._delay = delay
+        self._timers = timers
         self._registration = registration
         self._elected = elected
         self._tls = tls
@@ -92,13 +96,7 @@ class ReplicationFeature(BrokerFeature):
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that serve slaves, and the copy of the master's tables."""
         core, master = self._core, self.master
-        started_ms, started_at = core.clock.now_ms(), core.store.written_to
-
-        @Deferred
-        def tables() -> EmptyTablesHandler:
-            from cometmq.broker.replication.handler import EmptyTablesHandler
-
-            return EmptyTablesHandler(core.clock, started_ms)
+        started_at = core.store.written_to
 
         @Deferred
         def state() -> StatusHandler:
@@ -125,8 +123,6 @@ class ReplicationFeature(BrokerFeature):
                 RequestCode.RESET_MASTER_FLUSH_OFFSET: state.handler(
                     lambda h: h.reset_flush_offset
                 ),
-                RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
-                RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
             },
             [every(COPY_CHECK_S, self._copy_tables, "copy-tables", first_s=0.0)],
         )
@@ -187,7 +183,9 @@ class ReplicationFeature(BrokerFeature):
     def _make_metadata(self) -> MetadataCopy:
         from cometmq.broker.replication.metadata import MetadataCopy
 
-        return MetadataCopy(self._core, self._delay.delivery, self._registration.hurry)
+        return MetadataCopy(
+            self._core, self._delay.delivery, self._timers.delivery, self._registration.hurry
+        )
 
     async def _copy_tables(self) -> None:
         has_master = self.stand_in is None or self.stand_in.has_master

@@ -1,61 +1,22 @@
 """Handles requests between a master and its slaves.
 
-Slaves of RocketMQ 5 copy tables that this broker does not have: there are no timer messages here,
-so those tables are empty. Without a response a slave would log an error at every copy.
-
-Source: AdminBrokerProcessor.getTimerCheckPoint, getTimerMetrics and exchangeBrokerHaInfo, and
-TimerCheckpoint, RocketMQ 5.3.
+Source: AdminBrokerProcessor.exchangeBrokerHaInfo, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable
 
 from cometmq.broker.core import Core
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.master import Master
 from cometmq.model.errors import ProtocolError, ResponseError
-from cometmq.protocol.bodies.common import DataVersion
-from cometmq.protocol.bodies.topic import TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.broker_admin import (
     ExchangeBrokerHaInfoRequest,
     ExchangeBrokerHaInfoResponse,
 )
 from cometmq.remoting import Request, Response
-from cometmq.system.clock import Clock
-
-_CHECKPOINT = struct.Struct(">7q")
-"""Last read time, flushed position, queue offset, queue offset of the master, and the version:
-state, time, counter."""
-
-
-class EmptyTablesHandler:
-    """Returns the tables that only brokers of RocketMQ 5 fill: empty ones.
-
-    Args:
-        clock: the time up to which the timer messages, of which there are none, were read.
-        started_ms: when the broker started, which is the version of the tables.
-    """
-
-    def __init__(self, clock: Clock, started_ms: int) -> None:
-        self._clock = clock
-        self._version = DataVersion(timestamp=started_ms)
-
-    def timer_checkpoint(self, request: Request) -> Response:
-        """GET_TIMER_CHECK_POINT (60)."""
-        version = self._version
-        return Response(
-            body=_CHECKPOINT.pack(
-                *(self._clock.now_ms(), 0, 0, 0),
-                *(version.state_version, version.timestamp, version.counter),
-            )
-        )
-
-    def timer_metrics(self, request: Request) -> Response:
-        """GET_TIMER_METRICS (61)."""
-        return Response(body=TimerMetricsSerializeWrapper(data_version=self._version).encode())
 
 
 class HaInfoHandler:

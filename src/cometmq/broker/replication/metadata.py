@@ -4,6 +4,7 @@
                                   mappings of static topics, which have a version of their own
     committed offsets (43)        merged: those of the master have precedence, none is removed
     schedule offsets (45)         replaced
+    passed slots of timers (60)   replaced if they are later
 
 Offsets are taken over when the log here has all that the log of the master had when they were read:
 a committed offset counts a failed message as consumed, whose retry is stored before the commit.
@@ -14,8 +15,10 @@ seconds. A table that cannot be copied does not prevent the others. If a control
 a copy is also made soon after messages of a topic that is new here: this broker may have to serve
 them at any time.
 
-Source: SlaveSynchronize, RocketMQ 4.9 and 5.3, which copies tables that need RocketMQ 5's timer
-messages, too. Request modes of pop consumption are copied by that feature.
+The number of timer messages is not copied: a slave counts them itself.
+
+Source: SlaveSynchronize, RocketMQ 4.9 and 5.3. Request modes of pop consumption are copied by that
+feature.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from cometmq.broker.replication.paged_tables import (
     PagedTable,
     fetch_table,
 )
+from cometmq.broker.timers.passed_slots import PassedSlots, fetch_passed
 from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.bodies.common import KVTable
@@ -47,6 +51,7 @@ from cometmq.system.failure_log import FailureLog
 if TYPE_CHECKING:
     from cometmq.broker.core import Core
     from cometmq.broker.delay.delivery import ScheduledDelivery
+    from cometmq.broker.timers.delivery import TimerDelivery
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +73,8 @@ class _Offsets(NamedTuple):
 
     committed: ConsumerOffsetSerializeWrapper
     schedule: DelayOffsetSerializeWrapper
+    passed: PassedSlots
+    """The slots of timers that the master has passed."""
     log_end: int
     """An end of the log that the schedule offsets cover."""
     master: str
@@ -81,15 +88,23 @@ class MetadataCopy:
     Args:
         core: of the broker; the copies go into its tables.
         delay: where the copy of the schedule offsets goes.
+        timers: where the passed slots go.
         find_master: requests the master from the name servers, in the background.
     """
 
     def __init__(
-        self, core: Core, delay: ScheduledDelivery, find_master: Callable[[], None]
+        self,
+        core: Core,
+        delay: ScheduledDelivery,
+        timers: TimerDelivery,
+        find_master: Callable[[], None],
     ) -> None:
         self._core = core
         self._role = core.role
         self._delay = delay
+        self._timers = timers
+        self._copied_at = 0
+        """The end of the log here at the last copy: RocketMQ had begun no later slot before."""
         self._find_master = find_master
         self._due_s = 0.0
         self._topic_count = 0
@@ -251,6 +266,7 @@ class MetadataCopy:
             raise ProtocolError(
                 f"met the schedule offsets {str(schedule.offset_table)[:80]}, expected 0 or more"
             )
+        passed = await self._fetch_passed(master)
         info = await self._fetch(master, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
         if info is None:
             return
@@ -258,8 +274,20 @@ class MetadataCopy:
         if not end.isdecimal():
             raise ProtocolError(f"met {LOG_END_KEY}={end[:20]!r}, expected the end of a log")
         if self._ahead is None:  # else newer ones would replace those that the log covers soon
-            self._ahead = _Offsets(committed, schedule, log_end, master, int(end))
+            self._ahead = _Offsets(committed, schedule, passed, log_end, master, int(end))
             await self._take_offsets()
+
+    async def _fetch_passed(self, master: str) -> PassedSlots:
+        """Return which slots of timers the master has passed.
+
+        Raises:
+            CometError: the master does not respond, or responds with something else.
+        """
+        log_end, self._copied_at = self._copied_at, self._core.store.confirmed_to
+        found = await fetch_passed(self._core.client, master, timeout=TIMEOUT_S)
+        if not found.is_rocketmq:
+            return found
+        return found._replace(passed=found.passed._replace(log_offset=log_end))
 
     async def _take_offsets(self) -> None:
         ahead = self._ahead
@@ -267,6 +295,7 @@ class MetadataCopy:
             return
         self._ahead = None
         if self._follows(ahead.master):
+            await self._timers.follow(*ahead.passed)
             self._delay.copy(
                 ahead.schedule.offset_table, ahead.schedule.data_version, ahead.log_end
             )

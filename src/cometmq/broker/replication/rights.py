@@ -24,6 +24,4 @@ RIGHTS: Final = {
     ),
     RequestCode.GET_BROKER_HA_STATUS: READ,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: CHANGE,
-    RequestCode.GET_TIMER_CHECK_POINT: READ,
-    RequestCode.GET_TIMER_METRICS: READ,
 }

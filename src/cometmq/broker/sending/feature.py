@@ -24,11 +24,11 @@ from cometmq.store import StoreSettings
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.clients.feature import ClientsFeature
-    from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.producer_sessions.sessions import ProducerSessions
     from cometmq.broker.sending.reply import ReplyHandler
+    from cometmq.broker.timers.feature import TimersFeature
 
 
 class SendingFeature(BrokerFeature):
@@ -37,7 +37,7 @@ class SendingFeature(BrokerFeature):
     Args:
         core: of the broker.
         durability: acknowledges stored messages; refuses sends while replicas lack.
-        delay: the delay levels.
+        timers: decide which messages wait for their time.
         clients: know which queues are locked.
         sessions: check the sends of producer sessions.
         access: checks sends; None without access control.
@@ -48,7 +48,7 @@ class SendingFeature(BrokerFeature):
         self,
         core: Core,
         durability: DurabilityFeature,
-        delay: DelayFeature,
+        timers: TimersFeature,
         clients: ClientsFeature,
         sessions: Deferred[ProducerSessions],
         access: AccessControl | None,
@@ -56,7 +56,7 @@ class SendingFeature(BrokerFeature):
     ) -> None:
         super().__init__(core)
         self._durability = durability.wait
-        self._levels = delay.levels
+        self._levels = timers.routing.levels
         self._access = access
         self._forwarding = forwarding
         settings = core.settings
@@ -67,7 +67,7 @@ class SendingFeature(BrokerFeature):
             self._rules(),
             core.topics,
             core.groups,
-            self._levels,
+            timers.routing,
             holds_locks=clients.locks.holds_any,
             new_unique_key=UniqueIds().next,
             now_ms=core.clock.now_ms,

@@ -38,6 +38,8 @@ cdef class SendHandler:
     cdef int _pending_count
     cdef SuccessFormat _one_json
     cdef SuccessFormat _many_json
+    cdef SuccessFormat _timed_json
+    cdef SuccessFormat _timed_binary
     cdef SuccessFormat _named_json
     cdef SuccessFormat _wrapped_json
     cdef SuccessFormat _one_binary
@@ -52,7 +54,7 @@ cdef class SendHandler:
     cpdef object handle(self, Request request)
 
     @cython.locals(
-        ids=bytes, unique_id=cython.p_uchar, id_at=cython.Py_ssize_t,
+        more=bytes, unique_id=cython.p_uchar, id_at=cython.Py_ssize_t,
         id_bytes=cython.Py_ssize_t, escaped=bytes, text=cython.p_uchar, success=SuccessFormat,
         batch=AppendedBatch, room=cython.Py_ssize_t)
     cpdef Py_ssize_t store(

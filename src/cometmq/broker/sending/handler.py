@@ -120,7 +120,10 @@ class SendHandler:
         named = {"transactionId": TEXT}
         one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **position, **named}
         many = {**self._trace_fields, "msgId": TEXT, **position}
+        timed = {**one, "recallHandle": TEXT}
         self._one_json = SuccessFormat(one)
+        self._timed_json = SuccessFormat(timed)
+        self._timed_binary = SuccessFormat(timed, serialization=BINARY_HEADER)
         self._many_json = SuccessFormat(many)
         self._named_json = SuccessFormat(many | named)
         wrapped = {**one, "batchUniqId": TEXT}
@@ -192,7 +195,7 @@ class SendHandler:
         """
         send.born_host, send.store_host = send.wire.peer_bytes, self._store_host
         self._topic = send.topic
-        ids = b""
+        more = b""
         unique_id, id_at = octets.start_of(send.id_source), send.id_at
         id_bytes = send.id_end - id_at
         if not is_binary and not octets.is_plain_text(unique_id, id_at, id_bytes):
@@ -205,7 +208,7 @@ class SendHandler:
                 success = self._many_binary if is_binary else self._many_json
             batch = self.appender.put_batch(send)
             self.stats.put(send.topic, send.queue_id, batch.count, batch.size_bytes)
-            ids = self._ids_of(batch)
+            more = self._ids_of(batch)
             self.log_end = batch.log_offset_end
             success.numbers[0] = send.requested_queue_id
             success.numbers[1] = batch.queue_offset
@@ -213,10 +216,13 @@ class SendHandler:
                 success.numbers[1] = stored_offset(send.item, batch.queue_offset)
             success.numbers[2] = opaque
         else:
-            count = 1
+            count, more = 1, send.recall_handle
             if send.is_one_record:
                 success = self._wrapped_binary if is_binary else self._wrapped_json
                 count = self.appender.put_as_one(send)
+            elif more:
+                success = self._timed_binary if is_binary else self._timed_json
+                self.appender.put(send)
             else:
                 success = self._one_binary if is_binary else self._one_json
                 self.appender.put(send)
@@ -228,16 +234,16 @@ class SendHandler:
             if send.item is not None:
                 success.numbers[2] = stored_offset(send.item, send.queue_offset)
             success.numbers[3] = opaque
-        room = at + success.size_max + len(ids) + id_bytes * (2 if send.is_one_record else 1)
+        room = at + success.size_max + len(more) + id_bytes * (2 if send.is_one_record else 1)
         if room > len(self._responses):
             self._responses.extend(bytes(room))
         named = octets.window(unique_id, id_at, id_bytes)
-        text = octets.start_of(ids)
+        text = octets.start_of(more)
         if send.is_one_record:  # its id is the one of the batch, too
             return success.put(self._responses, at, 0, named, id_bytes, named, id_bytes)
         if send.is_batch:
-            return success.put(self._responses, at, 0, text, len(ids), named, id_bytes)
-        return success.put(self._responses, at, 0, named, id_bytes, text, 0)
+            return success.put(self._responses, at, 0, text, len(more), named, id_bytes)
+        return success.put(self._responses, at, 0, named, id_bytes, text, len(more))
 
     def responses_to(self, end: int) -> bytes:
         """Return the responses that `store` has encoded, and empty their buffer."""

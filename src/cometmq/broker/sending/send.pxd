@@ -16,6 +16,7 @@ cdef class Send(NewRecord):
     cdef public object id_source
     cdef public Py_ssize_t id_at
     cdef public Py_ssize_t id_end
+    cdef public bytes recall_handle
 
     cpdef take_header(self, object header, object body)
     cpdef name(self, bytes unique_id)

@@ -41,6 +41,8 @@ class Send(NewRecord):
         """Contains its unique id, which the response contains too; a batch may have none."""
         self.id_at = 0
         self.id_end = 0
+        self.recall_handle = b""
+        """The handle that recalls it; only a timer message has one."""
 
     def take_header(self, header: SendHeader, body: bytes) -> None:
         """Take the fields and the body of a request."""

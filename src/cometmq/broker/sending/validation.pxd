@@ -14,6 +14,7 @@ cdef class SendValidation:
     cdef object _topics
     cdef object _groups
     cdef object _levels
+    cdef object _timers
     cdef object _holds_locks
     cdef object _new_unique_key
     cdef object _now_ms

@@ -22,12 +22,12 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.static_topics.sends import check_not_waiting, target_of
 from cometmq.broker.targets import random_queue
+from cometmq.broker.timers.routing import DELIVERED_BYTES, TimerRouting
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import (
     COPY_BYTES,
@@ -36,15 +36,15 @@ from cometmq.broker.transactions.half_message import (
     is_half,
 )
 from cometmq.model import property_names
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import (
     DLQ_PREFIX,
     HALF_TOPIC,
     RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
+    TIMER_TOPIC,
     TOPIC_CHARS_MAX,
+    TOPICS_OF_WAITING,
     Perm,
     TopicConfig,
     check_topic_name,
@@ -105,12 +105,6 @@ _first_letters = {name.encode()[0] for name in (*_REWRITTEN, property_names.UNIQ
 _MAY_NEED_IT = bytes(letter in _first_letters for letter in range(256))
 """Whether a property that begins with a letter may need the general path."""
 
-_TIMERS: Final = (
-    property_names.TIMER_DELAY_SEC,
-    property_names.TIMER_DELAY_MS,
-    property_names.TIMER_DELIVER_MS,
-)
-
 
 class SendRules(msgspec.Struct, frozen=True):
     """Settings of the broker that apply to sends."""
@@ -131,7 +125,7 @@ class SendValidation:
     Args:
         rules: the current rules; `change` replaces them.
         topics, groups: the tables.
-        levels: the delay levels.
+        timers: decide which messages wait for their time.
         holds_locks: returns whether a group holds queue locks, that is, consumes in order.
         new_unique_key: returns a unique id, for a message whose client sent none.
         now_ms: the wall clock.
@@ -143,7 +137,7 @@ class SendValidation:
         rules: SendRules,
         topics: TopicTable,
         groups: GroupTable,
-        levels: DelayLevels,
+        timers: TimerRouting,
         *,
         holds_locks: Callable[[str], bool],
         new_unique_key: Callable[[], str],
@@ -152,7 +146,8 @@ class SendValidation:
     ) -> None:
         self._topics = topics
         self._groups = groups
-        self._levels = levels
+        self._timers = timers
+        self._levels = timers.levels
         self._holds_locks = holds_locks
         self._new_unique_key = new_unique_key
         self._now_ms = now_ms
@@ -235,7 +230,7 @@ class SendValidation:
             config is None
             or self._checks_all
             or topic in self.static_topics
-            or topic in SEND_FORBIDDEN_TOPICS
+            or topic in TOPICS_OF_WAITING
             or topic.startswith(RETRY_PREFIX)
             or config.topic_filter_type == MULTI_TAG
         ):
@@ -321,8 +316,8 @@ class SendValidation:
         properties = decode_properties(header.properties or "")
         if header.sys_flag & PREPARED or is_half(properties):
             raise _illegal("a batch cannot be part of a transaction")
-        self._refuse_timer(properties)
-        if self._levels.level_of(properties.get(property_names.DELAY)):
+        is_level = self._levels.level_of(properties.get(property_names.DELAY))
+        if is_level or self._timers.check(header.topic, properties) is not None:
             raise _illegal("a batch cannot be delayed")
         _refuse_count(properties)
         unique_id = properties.get(property_names.UNIQ_KEY, "")
@@ -431,7 +426,6 @@ class SendValidation:
         if send.topic.startswith(RETRY_PREFIX):
             self._route_retry(send, header, properties)
         is_prepared = self._is_half(header, properties)
-        self._refuse_timer(properties)
         _refuse_count(properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
@@ -441,14 +435,19 @@ class SendValidation:
             properties.pop(property_names.DELAY, None)
         properties.update(self._broker_properties)
         if is_prepared:  # a delay begins when the message is committed
+            if not self._levels.level_of(properties.get(property_names.DELAY)):
+                self._timers.check(header.topic, properties)
             properties = half_properties(send.topic, send.queue_id, properties)
             send.topic, send.queue_id = HALF_TOPIC, HALF_QUEUE
             send.sys_flag &= ~SysFlag.TRANSACTION_MASK
-        elif scheduled := schedule(self._levels, send.topic, send.queue_id, properties):
+        elif scheduled := self._timers.delayed(send.topic, send.queue_id, properties):
             send.topic, send.queue_id, properties = scheduled
+            send.recall_handle = self._timers.handle_of(scheduled).encode()
         self._rewrite(send, properties)
         if is_prepared:
-            _check_room_of_copy(len(send.more))
+            _check_room_of_copy(len(send.more), COPY_BYTES, "a half message", "a check")
+        elif send.topic == TIMER_TOPIC:
+            _check_room_of_copy(len(send.more), DELIVERED_BYTES, "a timer message", "its delivery")
 
     def _route_retry(self, send: Send, header: SendHeader, properties: dict[str, str]) -> None:
         """Route a retry that a consumer sends: to its retry topic, or to the dead letters."""
@@ -487,16 +486,6 @@ class SendValidation:
             )
         return False
 
-    def _refuse_timer(self, properties: dict[str, str]) -> None:
-        """Refuse timer messages: this release does not serve them."""
-        level = self._levels.level_of(properties.get(property_names.DELAY))
-        if level == 0 and any(name in properties for name in _TIMERS):
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false:"
-                " timer messages are not served in this release, give a delay level",
-            )
-
 
 def _refuse_count(properties: Mapping[str, str]) -> None:
     """Refuse the property that says how many messages a record has: only the store sets it."""
@@ -507,12 +496,12 @@ def _refuse_count(properties: Mapping[str, str]) -> None:
         )
 
 
-def _check_room_of_copy(size: int) -> None:
-    """Refuse a half message that no check could put back, by the size of its properties."""
-    if size > PROPERTIES_BYTES_MAX - COPY_BYTES:
+def _check_room_of_copy(size: int, room: int, what: str, adder: str) -> None:
+    """Refuse a message that could not be stored again, by the size of its properties."""
+    if size > PROPERTIES_BYTES_MAX - room:
         raise _illegal(
-            f"the properties of a half message have {size} bytes, expected at most"
-            f" {PROPERTIES_BYTES_MAX - COPY_BYTES}: a check adds up to {COPY_BYTES} bytes"
+            f"the properties of {what} have {size} bytes, expected at most"
+            f" {PROPERTIES_BYTES_MAX - room}: {adder} adds up to {room} bytes"
         )
 
 
@@ -563,7 +552,7 @@ def _flag_of(config: TopicConfig) -> int:
 
 
 def _refuse_forbidden(topic: str) -> None:
-    if topic in SEND_FORBIDDEN_TOPICS:
+    if topic in TOPICS_OF_WAITING:
         raise ResponseError(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
         )

@@ -65,6 +65,7 @@ class BrokerMetrics:
         await self._group_lags(page, slices)
         self._decisions(page)
         self._pop(page)
+        self._timers(page)
         self._requests(page)
         if self._shows_exporters:
             await self._exporter.collect(page, slices)
@@ -324,6 +325,25 @@ class BrokerMetrics:
                 is_long_polling=_flag(kind.is_held),
                 result=kind.result,
             )
+
+    def _timers(self, page: Page) -> None:
+        figures = self._sources.timers.figures()
+        for name, text, value in (
+            ("enqueue_lag", "Timer messages that are not in the wheel yet", figures.queue_behind),
+            ("dequeue_lag", "Timer messages that wait", figures.waiting),
+            ("dequeue_latency", "Seconds that the wheel is late", figures.behind_ms / 1000),
+        ):
+            page.gauge(f"rocketmq_timer_{name}", text).set(value)
+        for name, text, value in (
+            ("rocketmq_timer_enqueue_total", "put into the wheel", figures.enqueued),
+            ("rocketmq_timer_dequeue_total", "delivered", figures.delivered),
+            ("cometmq_timer_recalled_total", "recalled", figures.recalled),
+            ("cometmq_timer_rolled_total", "stored again on their way", figures.rolled),
+        ):
+            page.counter(name, f"Timer messages {text}").set(value)
+        waiting = page.gauge("rocketmq_timing_messages", "Timer messages that wait, by topic")
+        for each in self._sources.timers.counts():
+            waiting.set(each.waiting, topic=each.topic)
 
     def _decisions(self, page: Page) -> None:
         figures = self._sources.half_queue.figures()

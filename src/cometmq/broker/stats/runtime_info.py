@@ -18,6 +18,7 @@ from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
 
 if TYPE_CHECKING:
+    from cometmq.broker.timers.delivery import TimerFigures
     from cometmq.broker.transactions.half_queue import HalfMessageFigures
 
 ABSENT: Final = {
@@ -36,11 +37,6 @@ ABSENT: Final = {
     "ackThreadPoolQueueCapacity": "100000",
     "ackThreadPoolQueueHeadWaitTimeMills": "0",
     "pullThreadPoolQueueHeadWaitTimeMills": "0",
-    "timerReadBehind": "0",
-    "timerOffsetBehind": "0",
-    "timerCongestNum": "0",
-    "timerEnqueueTps": "0.0",
-    "timerDequeueTps": "0.0",
 }
 """Keys of what this broker does not have or never lets wait."""
 
@@ -118,6 +114,7 @@ class RuntimeInfo:
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
         delay_levels: returns the offsets of each delay level that was used.
+        timers: returns how far the timers are.
         half_messages: returns their figures; None until they are known.
         refusal: returns why sends are refused until the state of the broker changes, or "".
         booted_ms: when it was started, in ms since 1970.
@@ -130,6 +127,7 @@ class RuntimeInfo:
         sends_waiting: Callable[[], int],
         oldest_wait_s: Callable[[], float],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
+        timers: Callable[[], TimerFigures],
         half_messages: Callable[[], HalfMessageFigures | None],
         refusal: Callable[[], str],
         booted_ms: int,
@@ -143,6 +141,7 @@ class RuntimeInfo:
         self._oldest_wait_s = oldest_wait_s
         self._cold_reads = core.cold_reads
         self._delay_levels = delay_levels
+        self._timers = timers
         self._half_messages = half_messages
         self._refusal = refusal
         self._clock = core.clock
@@ -158,11 +157,22 @@ class RuntimeInfo:
         table |= self._rates()
         table |= self._days()
         table |= self._queues()
+        table |= self._timer_messages()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
         if reason := self._refusal():
             table[SENDS_REFUSED] = reason
         return table
+
+    def _timer_messages(self) -> dict[str, str]:
+        figures = self._timers()
+        return {
+            "timerReadBehind": str(figures.behind_ms // 1000),
+            "timerOffsetBehind": str(figures.queue_behind),
+            "timerCongestNum": str(figures.waiting),
+            "timerEnqueueTps": f"{figures.enqueued_s:.1f}",
+            "timerDequeueTps": f"{figures.delivered_s:.1f}",
+        }
 
     def half_messages(self) -> dict[str, str]:
         """Return figures that RocketMQ does not have here; release 5 exports them as metrics."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cometmq.broker.static_topics.brokers import ItemBrokers
     from cometmq.broker.stats.group_lag import GroupLags
     from cometmq.broker.stats.runtime_info import RuntimeInfo
+    from cometmq.broker.timers.delivery import TimerDelivery
     from cometmq.broker.transactions.half_queue import HalfQueue
     from cometmq.remoting.features import Deferred
 
@@ -28,6 +29,7 @@ class Sources(msgspec.Struct, frozen=True):
     core: Core
     commit: GroupCommit
     delay: ScheduledDelivery
+    timers: TimerDelivery
     half_queue: HalfQueue
     master: Master
     log_copy: Deferred[LogCopy]
@@ -53,6 +55,7 @@ class Sources(msgspec.Struct, frozen=True):
             delay_levels=lambda: {
                 level: DelayLevelOffsets(*ends) for level, ends in self.delay.progress().items()
             },
+            timers=self.timers.figures,
             half_messages=self.half_queue.figures,
             refusal=self._refusal,
             booted_ms=booted_ms,

@@ -37,6 +37,7 @@ from cometmq.model.topic import (
     SYNC_BROKER_MEMBER_PREFIX,
     SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
+    TIMER_TOPIC,
     Perm,
     TopicConfig,
     check_topic_name,
@@ -501,6 +502,7 @@ def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:
         own(DELAY_TOPIC, DELAY_QUEUES),
         own(HALF_TOPIC, 1),
         own(OP_HALF_TOPIC, 1),
+        own(TIMER_TOPIC, 1),
     ]
     if settings.auto_create_topic_enable:
         topics.append(own(TEMPLATE_TOPIC, settings.default_topic_queue_nums, shared))

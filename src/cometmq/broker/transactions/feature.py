@@ -18,9 +18,9 @@ from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
-    from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.forwarding import Forwarding
+    from cometmq.broker.timers.feature import TimersFeature
     from cometmq.broker.transactions.check_service import CheckService
     from cometmq.broker.transactions.handler import TransactionHandler
 
@@ -39,7 +39,7 @@ class TransactionsFeature(BrokerFeature):
     Args:
         core: of the broker.
         durability: acknowledges what decisions store.
-        delay: the levels of delayed messages.
+        timers: decide how long committed messages wait.
         access: decides which producers may be asked; None without access control.
         forwarding: forwards decisions to the elected master; None without a controller.
     """
@@ -48,7 +48,7 @@ class TransactionsFeature(BrokerFeature):
         self,
         core: Core,
         durability: DurabilityFeature,
-        delay: DelayFeature,
+        timers: TimersFeature,
         access: AccessControl | None,
         forwarding: Forwarding | None,
     ) -> None:
@@ -57,7 +57,7 @@ class TransactionsFeature(BrokerFeature):
         self._access = access
         self._forwarding = forwarding
         self.half_queue = HalfQueue(
-            core.store, core.offsets, delay.levels, clock=core.clock, cold_reads=core.cold_reads
+            core.store, core.offsets, timers.routing, clock=core.clock, cold_reads=core.cold_reads
         )
         self.half_queue.on_stored = lambda topic, size: core.stats.put(topic, HALF_QUEUE, 1, size)
         self.half_queue.on_read = partial(core.stats.got, GROUP)

@@ -15,15 +15,14 @@ import re
 from collections.abc import Mapping
 
 from cometmq.broker.checks import check_subscribed_topic
-from cometmq.broker.delay.routing import schedule
 from cometmq.broker.targets import (
     check_target,
     queue_id_of,
     stored_again,
     target_properties,
 )
+from cometmq.broker.timers.routing import TimerRouting
 from cometmq.model import property_names as names
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
@@ -141,15 +140,15 @@ class HalfMessage:
             store_host=host,
         )
 
-    def committed(self, levels: DelayLevels, topic: str, queue_id: int) -> NewRecord:
+    def committed(self, timers: TimerRouting, topic: str, queue_id: int) -> NewRecord:
         """Return the message for consumers; a delay begins now.
 
         Args:
-            levels: the delay levels.
+            timers: decide how long it waits.
             topic, queue_id: the target queue.
         """
         text = self.record.properties
-        scheduled = schedule(levels, topic, queue_id, self.properties)
+        scheduled = timers.committed(topic, queue_id, self.properties)
         if scheduled is not None:
             topic, queue_id, text = *scheduled[:2], encode_properties(scheduled.properties)
         record = self.record

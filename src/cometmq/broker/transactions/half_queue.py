@@ -32,6 +32,7 @@ import msgspec
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.timers.routing import TimerRouting
 from cometmq.broker.transactions.decided_offsets import DecidedOffsets
 from cometmq.broker.transactions.half_message import (
     HALF_QUEUE,
@@ -41,13 +42,13 @@ from cometmq.broker.transactions.half_message import (
 )
 from cometmq.broker.transactions.half_queue_states import TABLE, Action, Event, State
 from cometmq.model import property_names as names
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag, transaction_type
 from cometmq.model.topic import (
     DELAY_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    TIMER_TOPIC,
     TRANSACTION_DISCARD_TOPIC,
 )
 from cometmq.protocol.record import (
@@ -105,7 +106,7 @@ class HalfQueue:
     Args:
         store: contains them.
         offsets: the committed offsets.
-        levels: the delay levels of committed messages.
+        timers: decide how long committed messages wait.
         clock: the time of op messages.
         cold_reads: reads what is on the disk only.
     """
@@ -114,14 +115,14 @@ class HalfQueue:
         self,
         store: MessageStore,
         offsets: OffsetStore,
-        levels: DelayLevels,
+        timers: TimerRouting,
         *,
         clock: Clock,
         cold_reads: ColdReads,
     ) -> None:
         self._store = store
         self._offsets = offsets
-        self._levels = levels
+        self._timers = timers
         self._clock = clock
         self._cold_reads = cold_reads
         self._decided = DecidedOffsets()
@@ -358,6 +359,8 @@ class HalfQueue:
         topics = [half.named_target()[0]]
         if names.DELAY in half.properties:
             topics.append(DELAY_TOPIC)
+        elif half.properties.keys() & names.TIMERS:
+            topics.append(TIMER_TOPIC)
         for topic in topics:
             found = await self.newest_copy(half, topic)
             if found is not None and is_committed(found):
@@ -504,7 +507,7 @@ class HalfQueue:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
         self._require_loaded()
-        message = half.committed(self._levels, topic, queue_id)
+        message = half.committed(self._timers, topic, queue_id)
         stored = self._append([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         self._figures.committed += 1

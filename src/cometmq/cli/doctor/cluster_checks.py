@@ -32,6 +32,10 @@ from cometmq.protocol.bodies.route import BrokerData, ClusterInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.ports import fast_port, ha_port
 
+TIMERS_LATE_S = 5
+TIMERS_VERY_LATE_S = 60
+"""Seconds by which the timers of a broker may be late."""
+TIMERS_UNREAD_MAX = 100_000
 BROKERS_MAX = 1_000
 NAMES_SHOWN_MAX = 5
 TROUBLESHOOT = "see docs/howto/troubleshoot.md"
@@ -100,6 +104,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     found += replication.masters(cluster)
     found += replication.refusing(cluster)
     found += replication.set_aside(cluster)
+    found += timers(cluster)
     later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)
 
@@ -222,6 +227,34 @@ def disk_space(broker: Broker) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield fine("disk-space", broker.subject, met)
+
+
+def timers(cluster: Cluster) -> Iterator[Finding]:
+    """Find brokers whose timer messages are late."""
+    for broker in cluster.brokers:
+        figures = {
+            key: int(text)
+            for key in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum")
+            if (text := broker.figures.get(key, "")).isdecimal()
+        }
+        if not figures.get("timerCongestNum") or not broker.is_master:
+            continue
+        waiting, late_s = figures["timerCongestNum"], figures.get("timerReadBehind", 0)
+        unread = figures.get("timerOffsetBehind", 0)
+        met = (
+            f"{counted(waiting, 'timer message')} waiting, {counted(unread, 'message')} not in the"
+            f" wheel yet, {late_s} s late"
+        )
+        if late_s < TIMERS_LATE_S and unread < TIMERS_UNREAD_MAX:
+            yield fine("timers", broker.subject, met)
+            continue
+        yield Finding(
+            "timers", Level.PROBLEM if late_s >= TIMERS_VERY_LATE_S else Level.WARNING,
+            broker.subject, met,
+            f"less than {TIMERS_LATE_S} s and less than {TIMERS_UNREAD_MAX} messages",
+            "look at its log and its load: the delivery waits for the disk, for slaves, or for a"
+            " processor; see docs/howto/delay-a-message.md",
+        )  # fmt: skip
 
 
 async def _ports(broker: Broker) -> Sequence[Finding]:

@@ -79,6 +79,22 @@ def _contradictions(configuration: Configuration) -> Iterator[Advice]:
             "each at least as large as the one before, so that files are deleted before messages"
             " are refused",
         )
+    kept_s, window_s = (
+        store.file_reserved_hours * 2400,
+        store.timer_roll_window_slots * store.timer_precision_ms // 1000,
+    )
+    if store.timer_wheel_enabled and kept_s < window_s:
+        yield _contradiction(
+            f"fileReservedTime={store.file_reserved_hours} with"
+            f" timerRollWindowSlot={store.timer_roll_window_slots}",
+            f"a window of at most {kept_s} s, two thirds of fileReservedTime: timer messages are"
+            " stored again before their files are deleted, not later",
+        )
+    if broker.recall_message_enable and not store.timer_wheel_enabled:
+        yield _contradiction(
+            "recallMessageEnable=true with timerWheelEnable=false",
+            "timerWheelEnable=true: only timer messages can be recalled",
+        )
     if broker.enable_calc_filter_bit_map and not store.consume_queue_ext_enabled:
         yield _contradiction(
             "enableCalcFilterBitMap=true with enableConsumeQueueExt=false",

@@ -7,11 +7,8 @@ RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import uuid
-from typing import NamedTuple
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.outgoing import REPLY_TYPE
@@ -31,6 +28,7 @@ from cometmq.protocol.headers.send import (
     RecallMessageResponse,
 )
 from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.recall_handle import decode_handle
 from cometmq.protocol.record import body_crc
 from cometmq.remoting import Request, Response
 
@@ -148,35 +146,6 @@ def reply_to(request: StoredMessage) -> tuple[str, dict[str, str]]:
     properties = {name: request.properties[name] for name in kept if name in request.properties}
     properties[names.MSG_TYPE] = REPLY_TYPE
     return request.properties[names.CLUSTER] + REPLY_SUFFIX, properties
-
-
-VERSION = "v1"
-_PARTS = 5
-
-
-class RecallHandle(NamedTuple):
-    """The parts of a handle."""
-
-    topic: str
-    broker_name: str
-    timestamp_ms: str
-    """When it is due."""
-    message_id: str
-
-
-def decode_handle(text: str) -> RecallHandle:
-    """Read a handle.
-
-    Raises:
-        InvalidMessageError: it is none, or of another version.
-    """
-    try:
-        parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
-    except (binascii.Error, UnicodeDecodeError, ValueError, TypeError):
-        parts = []
-    if len(parts) != _PARTS or parts[0] != VERSION:
-        raise InvalidMessageError(f"recall handle {text!r}: a receipt's handle is expected")
-    return RecallHandle(*parts[1:])
 
 
 async def recall(

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from cometmq.client._connection.routes import Route
 from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, NoMasterError
 from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.trace.records import (
@@ -26,24 +27,30 @@ from cometmq.client.trace.records import (
     TraceError,
     decode_records,
 )
+from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms, now_ms
-from cometmq.model.topic import TEMPLATE_TOPIC, TRACE_TOPIC
+from cometmq.model.topic import TEMPLATE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
 from cometmq.protocol.bodies.base import InvalidBodyError
 from cometmq.protocol.bodies.broker_admin import QueryConsumeQueueResponseBody
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.heartbeat import ConsumeType, MessageModel
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.query import QueryMessageRequest, ViewMessageByIdRequest
-from cometmq.protocol.headers.send import SendMessageRequest
+from cometmq.protocol.headers.send import (
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequest,
+)
 from cometmq.protocol.headers.topic import QueryConsumeQueueRequest
 from cometmq.protocol.headers.transaction import ResumeCheckHalfMessageRequest
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.recall_handle import decode_handle
 
 FOUND_MAX = 64
 """Messages that one broker gives for a key."""
@@ -114,7 +121,51 @@ class Queries(AdminCore):
             end_timestamp=epoch_ms(end, "end"),
             unique_key_query=unique_id,
         )
-        route = await self._route(topic)
+        return await self._query(await self._route(topic), header)
+
+    async def timer_messages(self, topic: str, message_id: str) -> list[StoredMessage]:
+        """Find timer messages and recalls of a topic by the unique id of the sender.
+
+        Returns:
+            The records of the timer topic, in order of store time: messages that wait, messages
+            that were delivered already, and recalls, which have the property TIMER_DEL_UNIQKEY.
+        """
+        header = QueryMessageRequest(
+            topic=TIMER_TOPIC,
+            key=message_id,
+            max_num=FOUND_MAX,
+            begin_timestamp=0,
+            end_timestamp=2**63 - 1,
+            unique_key_query=True,
+        )
+        found = await self._query(await self._route(topic), header)
+        return [each for each in found if each.properties.get(names.REAL_TOPIC) == topic]
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Recall a timer message before it is due, as `Producer.recall` does.
+
+        Args:
+            topic: the topic of the message.
+            handle: the ``recall_handle`` of its receipt.
+
+        Returns:
+            The unique id of the message.
+
+        Raises:
+            InvalidMessageError: the handle cannot be read.
+            ResponseError: the broker refused: the message was due already, or the broker does not
+                serve recalls.
+        """
+        broker_name = decode_handle(handle).broker_name
+        address = (await self._route(topic)).master(broker_name)
+        if address is None:
+            raise NoMasterError(f"broker {broker_name} of the handle has no master of {topic} now")
+        header = RecallMessageRequest(topic=topic, recall_handle=handle, bname=broker_name)
+        response = await self.call(address, RequestCode.RECALL_MESSAGE, header)
+        return response.header(RecallMessageResponse).msg_id
+
+    async def _query(self, route: Route, header: QueryMessageRequest) -> list[StoredMessage]:
+        """Return what the brokers of a route find, in order of store time."""
         responses = await asyncio.gather(
             *(
                 self.broker_messages(name, address, header)

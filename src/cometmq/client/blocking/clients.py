@@ -1371,6 +1371,14 @@ class AdminClient(base.Blocking):
             self._inner.messages_by_key(topic, key, begin=begin, end=end, unique_id=unique_id)
         )
 
+    def timer_messages(self, topic: str, message_id: str) -> list[StoredMessage]:
+        """Find timer messages and recalls of a topic by the unique id of the sender."""
+        return self._run(self._inner.timer_messages(topic, message_id))
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Recall a timer message before it is due, as `Producer.recall` does."""
+        return self._run(self._inner.recall(topic, handle))
+
     def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
         """Return the message at an offset of a queue, or None if there is none."""
         return self._run(self._inner.message_in_queue(queue, offset))

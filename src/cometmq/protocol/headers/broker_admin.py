@@ -99,6 +99,17 @@ class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
     """The broker set of this master."""
 
 
+class GetTimerCheckPointResponse(Header, kw_only=True):
+    """The response to GET_TIMER_CHECK_POINT; RocketMQ's has no header fields."""
+
+    read_ms: Int64 | None = None
+    """The first slot that is not passed."""
+    log_offset: Int64 | None = None
+    """What was delivered of it is behind this log offset."""
+    passed_offset: Int64 | None = None
+    """Messages of the timer topic before it whose slots are passed do not wait."""
+
+
 class ResetMasterFlushOffsetRequest(Header, kw_only=True):
     """RESET_MASTER_FLUSH_OFFSET (908)."""
 

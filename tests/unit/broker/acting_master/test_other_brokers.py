@@ -14,7 +14,6 @@ from cometmq.broker.acting_master.other_brokers import OtherBrokers
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC
@@ -31,6 +30,7 @@ from cometmq.protocol.headers.send import SendMessageResponse, SendMessageV2Requ
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
+from support.brokers.timers import timer_routing
 from support.stores.small_stores import put
 from unit.broker.conftest import Tables, open_store
 
@@ -276,7 +276,7 @@ async def test_half_messages_are_sent_up_to_the_first_that_no_broker_takes(
     halves = HalfQueue(
         store,
         tables.offsets,
-        DelayLevels.parse("1s"),
+        timer_routing(tables.clock, "1s"),
         clock=tables.clock,
         cold_reads=ColdReads(),
     )

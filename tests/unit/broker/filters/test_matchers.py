@@ -53,7 +53,7 @@ class Broker:
         tables.group("g")
         self.pulls = Pulls(tables, store)
         self.held = self.pulls.held
-        Arrivals(store, self.held, lambda _: None, lambda: None)
+        Arrivals(store, self.held, lambda _: None, lambda: None, lambda: None)
         fast_path: FastPath | None = PullFastPath(self.pulls.handler) if fast else None
         handler = with_prerequisites(self.pulls.handler.handle)
         self.wired = Wired({int(RequestCode.PULL_MESSAGE): handler}, fast_path=fast_path)

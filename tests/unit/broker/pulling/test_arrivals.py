@@ -38,7 +38,13 @@ class Waiting:
         self.held = HeldPulls()
         self.syncs_requested = 0
         self.scheduled: list[int] = []
-        Arrivals(self.store, self.held, self.scheduled.append, self._sync_soon)
+        Arrivals(
+            self.store,
+            self.held,
+            self.scheduled.append,
+            lambda: self.scheduled.append(-1),
+            self._sync_soon,
+        )
 
     def open(self, root: Path) -> MessageStore:
         return opened(root, files=self.files, flush_disk_type="SYNC_FLUSH")
@@ -92,7 +98,7 @@ async def test_a_pull_runs_again_if_its_messages_have_to_be_read_from_the_disk(
     before.close()
     store = opened(tmp_path, files=ColdDisk(), flush_disk_type="SYNC_FLUSH")
     held = HeldPulls()
-    Arrivals(store, held, lambda _: None, lambda: None)
+    Arrivals(store, held, lambda _: None, lambda: None, lambda: None)
     pull = Pull(TOPIC, 0, 0, Never(), "connection")
     assert held.hold(pull, HOLD_MS)
     await settle()
@@ -115,7 +121,7 @@ async def test_a_batch_without_tags_notifies_a_pull_by_tags(tmp_path: Path, flus
     """Its messages may have the tags."""
     store = opened(tmp_path, flush_disk_type=flush)
     held = HeldPulls()
-    Arrivals(store, held, lambda _: None, lambda: None)
+    Arrivals(store, held, lambda _: None, lambda: None, lambda: None)
     pull = Pull(TOPIC, 0, 0, TagMatcher(frozenset({java_hash("a")})), "connection")
     assert held.hold(pull, HOLD_MS)
     put_as_one(store, b"0", b"1", properties={"UNIQ_KEY": "B", "TAGS": "other"})
@@ -239,7 +245,7 @@ async def test_scheduled_delivery_is_notified_when_the_message_is_on_disk(waitin
 async def test_with_asynchronous_flush_a_pull_is_notified_at_once(tmp_path: Path) -> None:
     store, held = opened(tmp_path, flush_disk_type="ASYNC_FLUSH"), HeldPulls()
     scheduled: list[int] = []
-    Arrivals(store, held, scheduled.append, lambda: None)
+    Arrivals(store, held, scheduled.append, lambda: None, lambda: None)
     pull = Pull(TOPIC, 0, 0, None, "connection")
     held.hold(pull, HOLD_MS)
     put(store)

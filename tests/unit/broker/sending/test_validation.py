@@ -25,6 +25,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, TopicConfig
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.recall_handle import decode_handle
 from support.runner.tiers import rounds
 from support.wire.fake_transport import Wired
 from support.wire.request_headers import send_header
@@ -486,18 +487,12 @@ async def test_a_batch_cannot_be_part_of_a_transaction(door: Door, more: dict[st
     assert refusal(door.route_batch, properties, **more)[0] == 13
 
 
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-async def test_a_timer_message_is_refused_rather_than_delivered_at_once(
-    door: Door, name: str
-) -> None:
-    expected = (
-        1,
-        "accurate timer message is not enabled, timerWheelEnable is false:"
-        " timer messages are not served in this release, give a delay level",
-    )
-
-    assert refusal(door.route, {name: "5"}) == expected
-    assert refusal(door.route_batch, {name: "5"}) == expected
+async def test_a_timer_message_waits_and_can_be_recalled(door: Door) -> None:
+    send = door.route({"TIMER_DELAY_SEC": "5", "UNIQ_KEY": "K"})
+    assert (send.topic, send.queue_id) == ("rmq_sys_wheel_timer", 0)
+    assert decode_handle(send.recall_handle.decode()).message_id == "K"
+    assert refusal(door.route_batch, {"TIMER_DELAY_SEC": "5"}) == (13, "a batch cannot be delayed")
+    assert door.route({"DELAY": "1", "TIMER_DELAY_SEC": "5"}).recall_handle == b""
 
 
 @pytest.mark.parametrize("properties", [{}, {"DELAY": "1"}], ids=["plain", "delayed"])

@@ -27,7 +27,6 @@ from cometmq.broker.transactions.check_service import UNSENT_MAX, CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfMessageFigures, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
-from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import (
@@ -50,6 +49,7 @@ from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
+from support.brokers.timers import timer_routing
 from support.checks.waiting import Changes, until
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import BROKER, all_messages, put
@@ -122,7 +122,7 @@ class World:
         self.halves = HalfQueue(
             self.store,
             self.tables.offsets,
-            DelayLevels.parse("1s 5s"),
+            timer_routing(self.clock, "1s 5s"),
             clock=self.clock,
             cold_reads=cold_reads,
         )

@@ -58,6 +58,23 @@ def test_a_broker_that_refuses_sends_is_found() -> None:
     assert "this broker is fenced: the controllers know less" in finding.met
 
 
+@pytest.mark.parametrize(
+    ("late_s", "unread", "level"),
+    [
+        (0, 0, Level.FINE),
+        (5, 0, Level.WARNING),
+        (0, 100_000, Level.WARNING),
+        (60, 0, Level.PROBLEM),
+    ],
+)
+def test_timer_messages_that_are_late_are_found(late_s: int, unread: int, level: Level) -> None:
+    figures = {"timerReadBehind": str(late_s), "timerOffsetBehind": str(unread)}
+    master = broker(0, timerCongestNum="7", **figures)
+    [finding] = cluster_checks.timers(cluster(master, broker(1, timerCongestNum="7", **figures)))
+    assert (finding.level, finding.subject) == (level, master.subject)
+    assert finding.met.startswith("7 timer messages waiting")
+
+
 def test_brokers_that_do_not_show_the_end_of_their_log_are_not_compared() -> None:
     assert of(list(replication.masters(cluster(broker(0), broker(1)))), "slaves") == []
 

@@ -1,0 +1,304 @@
+"""The delivery of timer messages: at their times, once each, also over crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.timers import delivery
+from cometmq.model import property_names as names
+from cometmq.model.errors import ResponseError
+from cometmq.model.topic import TIMER_TOPIC
+from cometmq.protocol.record import RecordParts
+from cometmq.store import StoreUnavailableError
+from support.checks.waiting import until
+from support.stores.small_stores import put
+from support.stores.timer_stores import Timers
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+async def timers(tmp_path: Path) -> AsyncIterator[Timers]:
+    made = Timers(tmp_path / "store")
+    made.start()
+    yield made
+    await made.crash()
+
+
+async def test_messages_are_delivered_at_their_times_in_their_order(timers: Timers) -> None:
+    for delay_ms in (4_300, 1_000, 2_999, 2_001, 65_000):
+        timers.send(str(delay_ms), delay_ms)
+    began_ms = timers.clock.now_ms()
+
+    await timers.bodies_become("4300", "1000", "2999", "2001", "65000")
+
+    found = timers.delivered()
+    assert timers.bodies() == ["1000", "2001", "2999", "4300", "65000"]
+    for message in found:
+        late_ms = message.store_time_ms - began_ms - int(message.body)
+        assert 0 <= late_ms < 100, message.body
+
+
+async def test_the_delivered_record_says_what_it_waited_for(timers: Timers) -> None:
+    timers.send("a", 1_500, mine="x")
+    await timers.bodies_become("a")
+
+    (message,) = timers.delivered()
+    properties = message.properties
+    out_ms, entered_ms, left_ms = (
+        int(properties[name])
+        for name in (names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS)
+    )
+    assert properties["mine"] == "x"
+    assert (properties[names.REAL_TOPIC], properties[names.REAL_QID]) == ("T", "0")
+    assert entered_ms <= out_ms < left_ms <= message.store_time_ms
+    waiting = timers.store.written_units(TIMER_TOPIC, 0, 0)
+    assert message.prepared_offset == next(waiting)[0]
+
+
+async def test_messages_that_wait_are_counted_by_topic(timers: Timers) -> None:
+    timers.send("a", 2_500)
+    timers.send("b", 2_500, topic="U")
+    timers.send("c", 9_500, topic="U")
+    await until(lambda: timers.counts() == {"T": 1, "U": 2})
+
+    await until(lambda: timers.counts() == {"U": 1}, timeout=60)
+    await until(lambda: timers.counts() == {}, timeout=60)
+
+
+async def test_a_recalled_message_is_not_delivered_and_others_of_its_slot_are(
+    timers: Timers,
+) -> None:
+    due_ms = timers.clock.now_ms() + 3_500
+    timers.send("back", 3_500)
+    timers.send("stays", 3_500)
+    timers.send("back", 4_500)  # at another time
+    timers.recall("back", due_ms)
+    timers.recall("nobody", due_ms)
+    await timers.bodies_become("stays", "back")
+
+    assert timers.bodies() == ["stays", "back"]
+    assert timers.delivery.figures().recalled == 1
+    await until(lambda: timers.counts() == {}, timeout=60)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+async def test_a_restart_delivers_what_waits_once(timers: Timers, crash: bool) -> None:
+    for number in range(30):
+        timers.send(str(number), 1_000 + number * 300)
+    await until(lambda: len(timers.bodies()) >= 7, timeout=60)
+    await timers.delivery.persist()
+    await until(lambda: len(timers.bodies()) >= 12, timeout=60)
+
+    await timers.reopen(crash=crash)
+
+    await timers.bodies_become(*map(str, range(30)))
+    await until(lambda: timers.counts() == {}, timeout=60)
+
+
+async def test_a_crash_in_the_middle_of_a_slot_doubles_nothing(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "RUN_MESSAGES_MAX", 1)
+    routed: list[int] = []
+
+    def on_route(log_offset: int) -> None:
+        routed.append(log_offset)
+        if len(routed) == 8:
+            timers.store.hold("for a test")
+
+    timers.on_route = on_route
+    for number in range(20):
+        timers.send(str(number), 2_400)
+    await timers.delivery.persist()
+    await until(lambda: len(routed) >= 8, timeout=60)
+    assert len(timers.bodies()) == 7
+
+    await timers.reopen(crash=True)
+
+    await timers.bodies_become(*map(str, range(20)))
+
+
+async def test_a_broker_that_was_down_passes_every_slot(timers: Timers) -> None:
+    for number in range(100):
+        timers.send(str(number), 1_000 + number * 997)
+    await timers.stop()
+    timers.clock.ahead_ms += 40 * DAY_MS  # longer than the ring is
+    timers.open()
+    timers.start()
+    timers.send("later", 2_000)
+
+    await timers.bodies_become(*map(str, range(100)), "later")
+
+
+async def test_the_index_is_made_again_from_the_queue_if_its_files_are_lost(
+    timers: Timers,
+) -> None:
+    for number in range(50):
+        timers.send(str(number), 1_000 + number * 400)
+    await until(lambda: len(timers.bodies()) >= 20, timeout=60)
+    await timers.stop()
+    (timers.folder / "timerwheel").unlink()
+
+    timers.open()
+    timers.start()
+
+    await timers.bodies_become(*map(str, range(50)))
+    await until(lambda: timers.counts() == {}, timeout=60)
+
+
+async def test_without_a_checkpoint_the_log_shows_what_was_delivered(timers: Timers) -> None:
+    for number in range(50):
+        timers.send(str(number), 1_000 + number * 400)
+    await until(lambda: len(timers.bodies()) >= 20, timeout=60)
+    await timers.stop()
+    (timers.folder / "config" / "timercheck").unlink()
+
+    timers.open()
+    timers.start()
+
+    await timers.bodies_become(*map(str, range(50)))
+
+
+async def test_a_message_far_away_is_stored_again_on_its_way(tmp_path: Path) -> None:
+    timers = Timers(tmp_path / "store", roll_slots=20)
+    timers.start()
+    began_ms = timers.clock.now_ms()
+    timers.send("far", 95_500)
+    timers.send("near", 15_000)
+    timers.recall("gone", began_ms + 95_500)
+    timers.send("gone", 95_500)
+    await timers.bodies_become("near")
+    await timers.reopen(crash=True)
+
+    await timers.bodies_become("near", "far")
+
+    _, message = timers.delivered()
+    rolled = int(message.properties[names.TIMER_ROLL_TIMES])
+    assert 3 <= rolled <= 8
+    assert 95_500 <= message.store_time_ms - began_ms < 96_600
+    assert timers.store.bounds(TIMER_TOPIC, 0)[1] == 4 + 3 * rolled
+    await timers.crash()
+
+
+async def test_finer_slots_deliver_as_well(tmp_path: Path) -> None:
+    timers = Timers(tmp_path / "store", precision_ms=100)
+    timers.start()
+    for number in range(20):
+        timers.send(str(number), 50 + number * 130)
+    await timers.bodies_become(*map(str, range(20)))
+    await timers.crash()
+
+
+async def test_another_length_of_slots_keeps_what_waits(timers: Timers) -> None:
+    for number in range(10):
+        timers.send(str(number), 500 + number * 1_000)
+    await until(lambda: len(timers.bodies()) >= 4, timeout=60)
+    await timers.stop()
+
+    timers.precision_ms = 200
+    timers.open()
+    timers.start()
+
+    await timers.bodies_become(*map(str, range(10)))
+
+
+async def test_a_message_whose_topic_is_gone_is_skipped(timers: Timers) -> None:
+    timers.gone.add("U")
+    timers.send("lost", 1_500, topic="U")
+    timers.send("kept", 1_600)
+
+    await timers.bodies_become("kept")
+
+    assert timers.bodies("U") == []
+    await until(lambda: timers.counts() == {}, timeout=60)
+
+
+async def test_delivery_waits_while_replicas_lack_or_the_store_refuses(timers: Timers) -> None:
+    timers.lack = ResponseError(1, "too few replicas")
+    timers.send("a", 1_200)
+    await asyncio.sleep(5)
+    assert timers.bodies() == []
+
+    timers.store.hold("for a test")
+    timers.lack = None
+    await asyncio.sleep(5)
+    assert timers.bodies() == []
+    timers.store.release()
+
+    await timers.bodies_become("a")
+
+
+async def test_what_is_no_timer_message_is_passed_over(timers: Timers) -> None:
+    put(timers.store, b"odd", TIMER_TOPIC, 0, {"REAL_TOPIC": "T", "REAL_QID": "0"})
+    put(timers.store, b"odd", TIMER_TOPIC, 0, {"TIMER_OUT_MS": "soon"})
+    timers.send("a", 1_200)
+
+    await timers.bodies_become("a")
+
+
+async def test_a_slave_reads_the_queue_and_delivers_as_the_master(timers: Timers) -> None:
+    for number in range(20):
+        timers.send(str(number), 1_000 + number * 400)
+    await until(lambda: len(timers.bodies()) >= 8, timeout=60)
+    passed = timers.index.passed
+    await until(lambda: len(timers.bodies()) >= 11, timeout=60)
+    await timers.crash()
+    for name in ("timerwheel", "config/timercheck", "config/timermetrics"):
+        (timers.folder / name).unlink(missing_ok=True)
+
+    timers.open()
+    timers.start(delivers=False)  # a slave with the same log
+    await until(lambda: timers.index.queue_offset == 20, timeout=60)
+    await timers.delivery.follow(passed, False)
+    count = len(timers.bodies())
+    await asyncio.sleep(10)
+    assert len(timers.bodies()) == count
+    timers.delivery.start()
+
+    await timers.bodies_become(*map(str, range(20)))
+
+
+async def test_truncated_copies_are_delivered_again(timers: Timers) -> None:
+    for number in range(20):
+        timers.send(str(number), 1_000 + number * 400)
+    await until(lambda: len(timers.bodies()) >= 5, timeout=60)
+    kept, end = len(timers.bodies()), timers.store.written_to
+    await until(lambda: len(timers.bodies()) >= 12, timeout=60)
+    timers.send("truncated", 2_000)
+    await until(lambda: timers.index.queue_offset == 21, timeout=60)
+
+    timers.delivery.stop()
+    timers.store.truncate_log(end, timers.delivery.take_back)
+    assert len(timers.bodies()) == kept
+    timers.delivery.start()
+
+    await timers.bodies_become(*map(str, range(20)))
+
+
+async def test_an_acting_master_sends_to_other_brokers(timers: Timers) -> None:
+    timers.delivery.stop()
+    sent: list[tuple[str, bytes]] = []
+    refusing = True
+
+    async def send(topic: str, record: RecordParts) -> None:
+        if refusing:
+            raise StoreUnavailableError("nobody")
+        sent.append((topic, record.body))
+
+    timers.delivery.start(send)
+    timers.send("a", 1_200)
+    timers.send("b", 2_200)
+    await asyncio.sleep(3)
+    assert sent == []
+
+    refusing = False
+
+    await until(lambda: sent == [("T", b"a"), ("T", b"b")], timeout=60)
+    assert timers.bodies() == []

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Handles acknowledgements of popped messages, and changes of their invisible time.
 
 ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).

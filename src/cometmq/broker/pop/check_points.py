@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The check points of a broker: what was popped, and is neither acknowledged nor redelivered yet.
 
 A check point stands for the messages of one queue that one pop has delivered. It is kept while one
@@ -15,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 TICK_MS: Final = 100
 """Check points become due together at whole ticks."""
 HORIZON_MS: Final = 600_000
 """The wheel reaches that far: what is due later is looked at once more then."""
+
+_ONE: Any = 1
+"""A number of Python once compiled, too: a check point may have more messages than C's has bits."""
 
 QueueKey = tuple[str, str, int]
 """A group, a topic, and the id of a queue."""
@@ -44,7 +48,6 @@ class CheckPoint:
         "failures",
         "group",
         "invisible_ms",
-        "is_reviving",
         "offsets",
         "pop_ms",
         "queue_id",
@@ -86,7 +89,6 @@ class CheckPoint:
         """When it is due; later than `due_ms` after a failure."""
         self.failures = 0
         """How often it could not be revived."""
-        self.is_reviving = False
 
     @property
     def due_ms(self) -> int:
@@ -102,15 +104,15 @@ class CheckPoint:
         """Return the bit of a message; 0 if it is not one of these."""
         offsets = self.offsets
         if isinstance(offsets, range):
-            return 1 << (offset - offsets.start) if offset in offsets else 0
+            return _ONE << (offset - offsets.start) if offset in offsets else 0
         try:
-            return 1 << offsets.index(offset)
+            return _ONE << offsets.index(offset)
         except ValueError:
             return 0
 
     def all_bits(self) -> int:
         """Return the bits of all its messages."""
-        return (1 << len(self.offsets)) - 1
+        return (_ONE << len(self.offsets)) - 1
 
     def offsets_of(self, bits: int) -> list[int]:
         """Return the offsets of some of its messages."""

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Handles POP_MESSAGE (200050) and PEEK_MESSAGE (200052): delivers messages of a topic to a group.
 
 A pop reads at the committed offset of its group and moves it behind what it delivers; a check point
@@ -397,8 +398,8 @@ class PopHandler:
     def _retry_forms(self) -> Sequence[bool]:
         settings = self._settings()
         if not settings.enable_retry_topic_v2:
-            return (False,)
-        return (True, False) if settings.retrieve_message_from_pop_retry_topic_v1 else (True,)
+            return [False]
+        return [True, False] if settings.retrieve_message_from_pop_retry_topic_v1 else [True]
 
     def _read(
         self,

@@ -47,8 +47,25 @@ FIELD = {
     for name in ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo")
 }
 KINDS = ("batches", "one by one")
+PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 Popped = tuple[str, str, str, str]
 """Pop time, revive queue, and the lists of start offsets and offsets."""
+
+
+class Comet(servers.Comet):
+    """Ours."""
+
+    def settings(self) -> dict[str, str | int]:
+        """Refuse no send because of the load beside it."""
+        return super().settings() | PATIENT
+
+
+class Java53(servers.Java53):
+    """RocketMQ."""
+
+    def settings(self) -> dict[str, str | int]:
+        """Refuse no send because of the load beside it."""
+        return super().settings() | PATIENT
 
 
 class Desk:
@@ -210,7 +227,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=machine.ROOT / "build" / "bench" / "pop")
     asked = parser.parse_args()
     machine.refuse_other_sources()
-    kinds = [servers.Comet] if asked.without_rocketmq else [servers.Comet, servers.Java53]
+    kinds: list[type[servers.RocketServer]] = [Comet] if asked.without_rocketmq else [Comet, Java53]
     rounds: dict[str, list[dict[str, float]]] = {}
     for server in kinds:
         server.prepare()

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Final
 
 TICK_MS: Final = 100
 """Check points become due together at whole ticks."""
 HORIZON_MS: Final = 600_000
 """The wheel reaches that far: what is due later is looked at once more then."""
 
-_ONE: Any = 1
+_ONE = 1
 """A number of Python once compiled, too: a check point may have more messages than C's has bits."""
 
 QueueKey = tuple[str, str, int]

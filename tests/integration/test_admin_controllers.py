@@ -16,6 +16,7 @@ from cometmq.broker.app import Broker
 from cometmq.cli.commands import app
 from cometmq.client import Message, Producer
 from cometmq.controller.app import Controller
+from cometmq.remoting.ports import free_port
 from support.brokers.pairs import LIMIT_S, Pairs
 from support.checks.waiting import until
 from support.controllers.etcd_model import EtcdStore
@@ -40,10 +41,18 @@ async def run(controller: Controller, *words: str, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
-async def test_the_leader_is_shown(controller: Controller) -> None:
+async def test_the_leader_is_shown_when_another_controller_is_down(controller: Controller) -> None:
     found = await run(controller, "status")
+    line = ["admin", "controller", "status", "--json", "-a"]
+    down = f"127.0.0.1:{free_port()}"
+    both, alone = [
+        await asyncio.to_thread(CliRunner().invoke, app, [*line, named])
+        for named in (f"{down};{controller.address}", down)
+    ]
 
     assert found["active_address"] == controller.address
+    assert json.loads(both.stdout) == found
+    assert f"cannot connect to {down}" in str(alone.exception)
 
 
 async def test_a_setting_is_changed_after_a_dry_run_that_changes_nothing(

@@ -14,10 +14,11 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import body_crc
+from cometmq.protocol.record import body_crc, encode_record, split_record
 
 WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 """The flags of a record that is a batch."""
+_NOT_KEPT: Final = WRAPPED | int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 
 
 def unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredMessage]:
@@ -57,4 +58,33 @@ def _inner(
         size_bytes=len(item.body) + len(item.properties),
         offset_message_id=message.offset_message_id,
         broker_name=message.broker_name,
+    )
+
+
+def unwrapped_records(record: bytes) -> bytes:
+    """Return the messages of a batch as records that stand back to back.
+
+    Raises:
+        RecordError: the bytes are no record.
+        InvalidMessageError: the body is no batch.
+    """
+    parts = split_record(record)
+    return b"".join(
+        encode_record(
+            parts.topic.encode(),
+            item.body,
+            item.properties,
+            queue_id=parts.queue_id,
+            queue_offset=parts.queue_offset + number,
+            log_offset=parts.log_offset,
+            born_time_ms=parts.born_time_ms,
+            born_host=parts.born_host,
+            store_time_ms=parts.store_time_ms,
+            store_host=parts.store_host,
+            flag=item.flag,
+            sys_flag=parts.sys_flag & ~_NOT_KEPT,
+            reconsume_times=parts.reconsume_times,
+            prepared_offset=parts.prepared_offset,
+        )
+        for number, item in enumerate(decode_batch(parts.body))
     )

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from cometmq.model.errors import CometError
 from cometmq.protocol.batch import MESSAGES_MAX
+from cometmq.protocol.record import RecordError, body_crc, split_record
+from cometmq.protocol.wrapped_batch import unwrapped_records
 from cometmq.spark.columns import Ending, RecordColumns
+from cometmq.spark.endings import crc_problem
 from cometmq.spark.errors import BadRecordError
 from cometmq.spark.record_rows import BATCH_BYTES_MAX
 from cometmq.spark.schema import Column, arrow_schema
-from cometmq.spark.wrapped_batches import unwrapped
 
 ROWS_MAX = 10_000
 BYTES_MAX = 16 << 20
@@ -132,7 +134,7 @@ class RecordDecoder:
         (size,) = _I32.unpack_from(data, position)
         records = self._of_batch
         try:
-            each = unwrapped(bytes(data[position : position + size]), crc=self._crc)
+            each = self._checked(bytes(data[position : position + size]))
         except CometError as problem:
             none = self._batch(self._records, 0)  # which has taken no row, either
             return Decoded(none, position, Ending.BAD, str(problem))
@@ -144,6 +146,13 @@ class RecordDecoder:
         if ending is Ending.BAD:
             return Decoded(batch, position, ending, records.problem)
         return Decoded(batch, position + size, Ending.FULL, None)
+
+    def _checked(self, record: bytes) -> bytes:
+        """Return the messages of a batch as records, if its checksum is right."""
+        parts = split_record(record)
+        if self._crc and (met := body_crc(parts.body)) != parts.body_crc:
+            raise RecordError(crc_problem(met, parts.body_crc))
+        return unwrapped_records(record)
 
     def _batch(self, records: RecordColumns, rows: int) -> pa.RecordBatch:
         """Return the rows that were taken last."""

@@ -31,6 +31,7 @@ from cometmq.protocol.record import (
     host_text,
     store_time_at,
 )
+from cometmq.protocol.wrapped_batch import WRAPPED
 from cometmq.spark.endings import Ending, crc_problem, explain, place_problem
 
 TOPIC, BODY, TAGS, KEYS, ID, BORN_HOST, STORE_HOST = range(7)
@@ -52,7 +53,7 @@ BATCH_BYTES_MAX = 1 << 30
 _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS = range(8)
 _COMPRESSED, _BORN_V6 = int(SysFlag.COMPRESSED), int(SysFlag.BORN_HOST_V6)
 _STORE_V6 = int(SysFlag.STORE_HOST_V6)
-_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_WRAPPED = WRAPPED
 _CRC_BITS, _V2 = CRC_MASK, MAGIC_V2
 _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
 _MAGIC_AT, _CRC_AT, _BORN_HOST_AT = MAGIC_AT, BODY_CRC_AT, BORN_HOST_AT

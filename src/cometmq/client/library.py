@@ -465,7 +465,8 @@ class EncodedSender:
     async def session_brokers(self, topic: str, *, timeout: float) -> dict[str, str]:
         """Return the brokers at which a producer session of a topic is opened: name and address.
 
-        The route is requested anew. A topic that does not exist yet has none, and neither has a
+        The route is requested anew. Brokers that take no messages any more count, too: earlier
+        attempts may have sent to them. A topic that does not exist yet has none, and neither has a
         static topic, whose queues move.
 
         Args:
@@ -482,7 +483,8 @@ class EncodedSender:
         route = await self._sender.targets.route(wire_topic, timeout)
         if route.provisional or route.hosts:
             return {}
-        names = sorted({queue.broker_name for queue in route.publish_queues})
+        queues = (*route.publish_queues, *route.read_queues)
+        names = sorted({queue.broker_name for queue in queues})
         masters = {name: route.master(name) for name in names}
         return {name: address for name, address in masters.items() if address is not None}
 

@@ -77,7 +77,8 @@ class ProducerSessionsFeature(BrokerFeature):
         has_records = (
             self._core.store.next_offset(PRODUCER_SESSION_TOPIC, PRODUCER_SESSION_QUEUE) > 0
         )
-        if has_records and not self._core.role.is_slave:
+        acknowledges = not self._core.role.is_slave and self._durability.refusal() is None
+        if has_records and acknowledges:
             await self.sessions.get().maintain()
 
     def role_changed(self) -> None:

@@ -25,8 +25,6 @@ from cometmq.store import SegmentNotReadyError
 
 NAME_CHARS_MAX = 255
 """The longest name of a session or of an attempt."""
-BROKERS_MAX = 1_000
-BROKERS_CHARS_MAX = 16_384
 
 
 class ProducerSessionHandler:
@@ -56,6 +54,8 @@ class ProducerSessionHandler:
         """
         if self._role.is_slave:
             raise sent_to_slave()
+        if (refusal := self._durability.refusal) is not None:
+            raise ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.remark)
         opening = self._opening(request.header(OpenProducerSessionRequest))
         try:
             opened = self._sessions.open(opening)
@@ -86,19 +86,13 @@ class ProducerSessionHandler:
         check_number("batch", header.batch, 0, EPOCH_MAX)
         check_number("epoch", header.epoch, 0, EPOCH_MAX)
         check_number("expiryMs", header.expiry_ms, 0, EPOCH_MAX)
-        brokers = tuple(filter(None, header.brokers.split(";")))
-        if len(header.brokers) > BROKERS_CHARS_MAX or len(brokers) > BROKERS_MAX:
-            raise invalid(
-                f"{len(brokers)} brokers in {len(header.brokers)} characters, expected at most"
-                f" {BROKERS_MAX} in {BROKERS_CHARS_MAX}"
-            )
         return Opening(
             header.topic,
             header.session,
             header.owner,
             header.batch,
             header.epoch,
-            brokers,
+            tuple(filter(None, header.brokers.split(";"))),
             max(config.read_queue_nums, config.write_queue_nums),
             header.expiry_ms,
         )

@@ -8,6 +8,8 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 
 EPOCH_MAX: Final = 2**62
+BROKERS_CHARS_MAX: Final = 16_384
+"""The longest list of the brokers of a session, with a separator for each."""
 
 
 class FencedError(ResponseError):
@@ -56,6 +58,15 @@ def not_owned(epoch: int) -> ResponseError:
     """Return the refusal of an epoch that no broker has given."""
     return ResponseError(
         ResponseCode.INVALID_PARAMETER, f"epoch {epoch}, expected at most {EPOCH_MAX}"
+    )
+
+
+def too_many_brokers(topic: str, name: str, count: int, chars: int) -> ResponseError:
+    """Return the refusal of an opening at too many brokers."""
+    return ResponseError(
+        ResponseCode.INVALID_PARAMETER,
+        f"producer session {name} of topic {topic}: {count} brokers with {chars} characters,"
+        f" expected at most {BROKERS_CHARS_MAX} characters, over all attempts of a batch",
     )
 
 

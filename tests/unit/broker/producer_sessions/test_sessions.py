@@ -136,7 +136,7 @@ def test_a_new_batch_begins_at_the_end_and_an_older_one_is_refused(world: World)
 
     newer = world.open(owner="b", batch=7)
 
-    assert (newer.epoch, newer.begins, newer.ends, newer.brokers) == (2, [0, 1], [0, 1], ("b",))
+    assert (newer.epoch, newer.begins, newer.ends) == (2, [0, 1], [0, 1])
     with pytest.raises(ResponseError, match="batch 6 is older than batch 7") as refused:
         world.open(owner="a", batch=6)
     assert refused.value.code == ResponseCode.PRODUCER_BATCH_OLD
@@ -153,6 +153,22 @@ def test_an_epoch_of_another_broker_is_taken_if_it_is_newer_or_ones_own(world: W
     assert world.open(owner="b").epoch == 6
     with pytest.raises(ResponseError, match="expected at most"):
         world.open(epoch=2**62 + 1)
+
+
+def test_a_broker_that_openings_lack_for_less_than_a_minute_may_have_rows(world: World) -> None:
+    world.open("s0", brokers=("a", "b"))
+    world.clock.advance(DAY_MS)
+    world.restart()
+    world.load()
+
+    assert world.open("s1", brokers=("b",)).brokers == ("b", "a"), "no batch was opened at both"
+    world.clock.advance(59_999)
+    assert world.open("s2", brokers=("b",)).brokers == ("b", "a")
+    assert world.open("s2", topic="U", brokers=("b",)).brokers == ("b",)
+    world.clock.advance(1)
+    assert world.open("s1", brokers=("b",)).brokers == ("b",), "it is gone"
+    assert world.open("s2", brokers=("a", "b"), batch=1).brokers == ("a", "b")
+    assert world.open("s1", brokers=("b",), batch=1).brokers == ("b", "a")
 
 
 def test_a_restart_reads_the_sessions_from_the_log(world: World) -> None:
@@ -240,11 +256,15 @@ def test_the_number_of_sessions_is_limited_for_all_and_for_one_topic(tmp_path: P
     with pytest.raises(ResponseError, match="2 of topic T: expected less than 8, and less than 2"):
         world.open("s3")
     assert world.open("s2", owner="b").epoch == 2
+    assert world.sessions.usage() == (2, 8, "T", 2, 2)
+    assert world.sessions.usage().ratio == 1.0
     for number in range(6):
         world.open("s", topic=f"U{number}")
     with pytest.raises(ResponseError, match="8 producer sessions") as refused:
         world.open("s", topic="V")
     assert refused.value.code == ResponseCode.PRODUCER_SESSIONS_FULL
+    assert world.sessions.refused_full == 2
+    assert World(tmp_path / "empty", sessions_max=8).sessions.usage() == (0, 8, "", 0, 2)
 
 
 def test_sessions_that_are_not_used_expire_also_over_a_restart(world: World) -> None:
@@ -281,6 +301,79 @@ def test_old_records_are_stored_again_before_they_are_deleted(world: World) -> N
     world.load()
     assert world.refusal("old") == 0
     assert world.refusal("new") == 0
+
+
+def test_a_session_in_use_is_known_after_a_restart_however_old_its_record_is(world: World) -> None:
+    world.open("long", expiry_ms=DAY_MS // 2)
+    for _ in range(12):
+        world.clock.advance(DAY_MS // 12)
+        assert world.refusal("long") == 0
+        world.maintain()
+
+    assert world.records <= 12
+    world.restart()
+    world.load()
+    assert world.refusal("long") == 0
+
+
+def test_records_survive_the_forced_deletion_of_log_files(world: World) -> None:
+    world.open("old")
+    while world.store.written_to < 6 * 16 * 1024:
+        world.send(0)
+    world.maintain()
+    assert world.records == 2, "stored again before a full disk deletes the older half"
+    world.maintain()
+    assert world.records == 2
+    while world.store.written_to < 8 * 16 * 1024:
+        world.send(0)
+    world.store.write_out()
+    assert world.store.clean(2**45, expired_at_any_hour=True) > 0
+
+    world.maintain()
+
+    assert world.records == 3, "stored again after the deletion"
+    world.restart()
+    world.load()
+    assert world.refusal("old") == 0
+
+
+def test_maintenance_ends_if_the_log_keeps_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, records_ms=0)
+    world.load()
+    for number in range(50):
+        world.open(f"s{number}", topic=f"T{number}")
+    now_ms = world.clock.now_ms
+
+    def later() -> int:
+        world.clock.advance(1)
+        return now_ms()
+
+    world.clock.now_ms = later  # type: ignore[method-assign]
+    world.maintain()
+
+    assert world.records <= 100
+
+
+def test_attempts_cannot_add_brokers_without_end(world: World) -> None:
+    world.open(brokers=tuple(f"broker-{number}" for number in range(1_000)))
+    with pytest.raises(ResponseError, match="2000 brokers with 33670 characters, expected at most"):
+        world.open(brokers=tuple(f"another-{number}" * 2 for number in range(1_000)))
+    assert world.records == 1
+    assert world.refusal(epoch=1) == 0
+
+
+def test_the_texts_of_all_sessions_are_limited(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "TEXT_CHARS_MAX", 1_000)
+    for number in range(10):
+        world.open(f"s{number}", brokers=("b" * 100,))
+    with pytest.raises(ResponseError) as refused:
+        world.open("s10")
+    assert refused.value.code == ResponseCode.PRODUCER_SESSIONS_FULL
+    world.open("s3", brokers=("b",), batch=1)
+    world.open("s4", brokers=("b",), batch=1)
+    world.restart()
+    world.load()
+    world.open("s10")
 
 
 def test_records_that_count_no_more_are_few(world: World, monkeypatch: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.client.library import ClientConnection, EncodedSender
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import Perm
 from cometmq.protocol.bodies.producer_session import ProducerSessionBounds
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.producer_session import (
@@ -89,6 +90,21 @@ async def test_all_brokers_get_the_epoch_of_the_first_one() -> None:
     first = a.opened[0]
     assert (first.batch, first.brokers, first.expiry_ms) == (3, "a;b", 0)
     assert first.session.endswith("/2")
+
+
+async def test_a_broker_that_takes_no_rows_any_more_is_opened_and_read() -> None:
+    a, b = SessionBroker("a"), SessionBroker("b")
+    a.brokers, b.ends = {"b"}, [3, 0]
+    async with (
+        ScriptedCluster([a, b]) as cluster,
+        ClientConnection(cluster.address) as connection,
+    ):
+        found = cluster.name_server.routes["t"]
+        found.queue_datas[1].perm = Perm.READ
+        session = TopicSession(EncodedSender(connection, "g"), "t", TASK)
+        ranges = await session.open()
+    assert session.brokers == {"a", "b"}
+    assert QueueRange(QueueKey("t", "b", 0), 0, 3) in ranges
 
 
 async def test_an_attempt_that_meets_a_newer_one_takes_an_epoch_above_it() -> None:

@@ -62,8 +62,11 @@ def cut(
             and not 0 < bounds[each.key].newest_ms < end_ms
         }
         ends = session.at_time(longer, away=away) if longer else {}
+        # Its clock may have been set back: then a broker finds a time before the range, but the
+        # first message of the range is not behind it.
+        least = {key: starts[key] + (each.stored_ms < end_ms) for key, each in samples.items()}
         found = [
-            each._replace(end=min(max(ends[each.key], each.start), each.end))
+            each._replace(end=min(max(ends[each.key], least.get(each.key, each.start)), each.end))
             if each.key in ends
             else each
             for each in found

@@ -60,6 +60,19 @@ def test_a_batch_ends_before_the_first_message_after_the_time(brokers: MemoryBro
     assert sizes(brokers, first, second, maxTimePerTrigger="3m") == [6, 3]
 
 
+def test_a_stream_goes_on_after_the_clock_of_a_broker_was_set_back(brokers: MemoryBrokers) -> None:
+    (queue,) = brokers.create("t", queues=1)
+    brokers.send(queue, 10, time_ms=7_200_000)
+    for minute in range(10):
+        brokers.send(queue, 1, time_ms=60_000 * minute)
+
+    bounds = brokers.bounds([queue])
+    found = cut(
+        *([QueueRange(queue, 10, 20)], options(maxTimePerTrigger="2m"), brokers, "g", bounds, None)
+    )  # type: ignore[arg-type]
+    assert [each.size for each in found] == [1]
+
+
 def test_all_limits_hold(brokers: MemoryBrokers) -> None:
     first, second = brokers.create("t")
     for minute in range(10):

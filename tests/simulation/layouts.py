@@ -42,6 +42,8 @@ class Layout:
     """How long, in virtual time, there is load and faults happen."""
     needs_tickets: bool = False
     """Whether masters send the log only to slaves with a ticket, as with access control."""
+    moves_queues: bool = False
+    """Whether the topic is a static one, whose queues an operator moves among the masters."""
     faults: tuple[str, ...] = ()
     """The only faults that happen; empty for all."""
 
@@ -51,7 +53,7 @@ class Layout:
 
         The new master may not have copied it yet: then its log says so, and an operator creates it.
         """
-        return len(self.masters) > 1 or self.loses_master
+        return (len(self.masters) > 1 or self.loses_master) and not self.moves_queues
 
 
 LAYOUTS = (
@@ -90,3 +92,8 @@ LAYOUTS = (
         load_s=15.0,
     ),
 )
+
+STATIC = Layout(
+    "three masters, a static topic", masters=("broker-a", "broker-b", "broker-c"), moves_queues=True
+)
+"""Not among those that seeds choose: its messages are neither delayed nor part of transactions."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from cometmq.client import (
+    AdminClient,
     LocalState,
     Message,
     PushConsumer,
@@ -89,6 +90,7 @@ class World:
         self._sent = 0
         self._ends_s = float("inf")
         self._producer: TransactionProducer | None = None
+        self._moves = 0
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -362,6 +364,11 @@ class World:
             machine.start()
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
+        moving: list[asyncio.Task[None]] = []
+        if self.layout.moves_queues:
+            created = asyncio.Event()
+            moving.append(self.process("operator", self._ip()).spawn(self._move_queues(created)))
+            await created.wait()
         producer = self.process("producer", self._ip())
         sending = producer.spawn(self._produce(producer))
         for number in range(1 + self.chance.below(2)):
@@ -376,7 +383,7 @@ class World:
             await self._replace_master()
             await asyncio.sleep(PROMOTED_S)
         self._ends_s = self.loop.now_s
-        await asyncio.wait([sending])
+        await asyncio.wait([sending, *moving])
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (
             self.history.missing() or self.history.undelivered() or self._lagging()
@@ -438,12 +445,47 @@ class World:
         return found
 
     def _committed(self) -> list[tuple[QueuePosition, int]]:
+        if self.layout.moves_queues:  # a broker has physical offsets, which handlers do not see
+            return []
         return [
             ((TOPIC, machine.broker_name, number, 0), offset)
             for machine in self.brokers
             for number in range(QUEUES)
             if (offset := machine.committed(number)) is not None
         ]
+
+    # --- the operator ---------------------------------------------------------------------------
+
+    async def _move_queues(self, created: asyncio.Event) -> None:
+        """Create the topic as a static one, and move its queues until the load ends.
+
+        Each move may fail in any of its steps; the last one is repeated until it has finished.
+        """
+        admin = AdminClient(self.name_servers, client_ip="10.0.9.9", instance_name="operator")
+        await admin.start()
+        masters = self.layout.masters
+        while not created.is_set():
+            try:
+                await admin.create_static_topic(TOPIC, QUEUES, brokers=masters[:2])
+                created.set()
+            except CometError as problem:
+                self.note(f"not created {problem}")
+                await asyncio.sleep(0.5)
+        is_finished = False
+        while self.loop.now_s < self._ends_s or not is_finished:
+            await asyncio.sleep(0.2 + self.chance.fraction())
+            targets = [name for name in masters if self.chance.below(2)] or [masters[0]]
+            try:
+                moves = await admin.move_static_queues(TOPIC, targets)
+            except CometError as problem:
+                is_finished = False
+                self.note(f"not moved to {targets} {problem}")
+            else:
+                is_finished = True
+                self._moves += len(moves)
+                self.note(f"moved to {targets} {[move.queue_id for move in moves]}")
+        self.history.faults["moves"] = self._moves
+        await admin.close()
 
     # --- the clients ----------------------------------------------------------------------------
 
@@ -470,6 +512,8 @@ class World:
         type_ = (SendType.DELAYED, SendType.TRANSACTION, *[SendType.PLAIN] * 8)[
             self.chance.below(10)
         ]
+        if self.layout.moves_queues:
+            type_ = SendType.PLAIN
         delay_level = 1 + self.chance.below(2) if type_ is SendType.DELAYED else 0
         message = Message(topic=TOPIC, body=body, keys=[name], delay_level=delay_level)
         send = self.history.sends[name] = Send(self.note(f"send {name} {type_.value}"), type_)
@@ -486,7 +530,8 @@ class World:
         send.ended = self.note(f"sent {name} {receipt.status.name} {position}")
         if receipt.status is SendStatus.SEND_OK:
             send.is_acknowledged = True
-            send.position = position if type_ is SendType.PLAIN else None
+            is_known = type_ is SendType.PLAIN and receipt.queue_offset >= 0
+            send.position = position if is_known else None
             if self.controllers:
                 self._check_members(name, int(receipt.offset_message_id[-16:], 16))
 

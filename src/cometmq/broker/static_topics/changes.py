@@ -8,7 +8,7 @@ Source: TopicQueueMappingManager.updateTopicQueueMapping and TopicQueueMappingUt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -31,6 +31,7 @@ def merged(
     topic: str,
     broker: str,
     force: bool,
+    is_unused: Callable[[int], bool] = lambda _: False,
 ) -> TopicQueueMappingDetail:
     """Return the part that replaces the one that is known.
 
@@ -40,6 +41,8 @@ def merged(
         topic: the name in the header of the request.
         broker: the name of this broker.
         force: whether the present part does not bind.
+        is_unused: returns whether a physical queue here never had a message. An undecided item on
+            such a queue does not bind: a move has been given up.
 
     Raises:
         InvalidMappingError: the request is refused.
@@ -54,7 +57,11 @@ def merged(
         check_items(queue_id, items)
     kept: Hosted = (known.hosted_queues if known else None) or {}
     if known is not None and not force:
-        _check_follows(wanted, known, hosted, kept)
+        binding = {
+            queue_id: items[:-1] if _is_given_up(items[-1], broker, is_unused) else items
+            for queue_id, items in kept.items()
+        }
+        _check_follows(wanted, known, hosted, binding if wanted.epoch > known.epoch else kept)
     if not 0 < wanted.total_queues <= QUEUES_MAX:
         raise InvalidMappingError(
             f"totalQueues is {wanted.total_queues}, expected 1 to {QUEUES_MAX}"
@@ -104,6 +111,12 @@ def _check_follows(
         raise InvalidMappingError(
             f"Can't accept data with small totalQueues {wanted.total_queues} < {known.total_queues}"
         )
+
+
+def _is_given_up(
+    last: LogicQueueMappingItem, broker: str, is_unused: Callable[[int], bool]
+) -> bool:
+    return not is_decided(last) and last.bname == broker and is_unused(last.queue_id)
 
 
 def _leader(items: list[LogicQueueMappingItem]) -> tuple[int, str, int, int]:

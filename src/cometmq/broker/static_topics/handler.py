@@ -78,6 +78,7 @@ class StaticTopicHandler:
                     topic=header.topic,
                     broker=self._mappings.broker_name,
                     force=bool(header.force),
+                    is_unused=lambda queue: self._store.next_offset(header.topic, queue) == 0,
                 )
             except InvalidMappingError as problem:
                 raise _refused(str(problem)) from problem

@@ -93,13 +93,17 @@ def hosted_by(part: TopicConfigAndQueueMapping) -> dict[int, list[LogicQueueMapp
 
 
 def leaders_of(parts: Mapping[str, TopicConfigAndQueueMapping]) -> dict[int, str]:
-    """Return the broker that leads each logical queue; of two the one with the newer item."""
-    found: dict[int, tuple[int, str]] = {}
+    """Return the broker that leads each logical queue.
+
+    Of two it is the one with the newer item, then the one whose item is decided.
+    """
+    found: dict[int, tuple[tuple[int, bool, int], str]] = {}
     for name, part in parts.items():
         for queue_id, items in hosted_by(part).items():
             last = items[-1]
-            if last.bname == name and found.get(queue_id, (-1, ""))[0] < last.gen:
-                found[queue_id] = last.gen, name
+            rank = last.gen, is_decided(last), detail_of(part).epoch
+            if last.bname == name and (queue_id not in found or found[queue_id][0] < rank):
+                found[queue_id] = rank, name
     return {queue_id: name for queue_id, (_, name) in sorted(found.items())}
 
 
@@ -274,6 +278,27 @@ def decide(parts: Parts, queue_id: int, offset: int) -> None:
         if items and items[-1].gen == gen and not is_decided(items[-1]):
             decided = msgspec.structs.replace(items[-1], logic_offset=offset)
             hosted_by(part)[queue_id] = [*items[:-1], decided]
+
+
+def renew_stale_lists(parts: Mapping[str, TopicConfigAndQueueMapping]) -> None:
+    """Renew the last items of lists that have missed the end of a move, as their leaders have them.
+
+    An undecided item that the leader does not have is one of a move that was given up: its broker
+    was away, and clients did not know that it leads the queue. That broker checks that it has no
+    message.
+    """
+    for queue_id, name in leaders_of(parts).items():
+        leading = hosted_by(parts[name])[queue_id]
+        newest = {item.gen: item for item in leading}
+        for part in parts.values():
+            items = hosted_by(part).get(queue_id)
+            if not items or is_decided(items[-1]):
+                continue
+            last, known = items[-1], newest.get(items[-1].gen)
+            if known is None or (known.bname, known.queue_id) != (last.bname, last.queue_id):
+                hosted_by(part)[queue_id] = leading
+            else:
+                hosted_by(part)[queue_id] = [*items[:-1], known]
 
 
 # --- logical queues, from what brokers say about their physical ones --------------------------

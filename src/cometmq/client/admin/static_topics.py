@@ -36,16 +36,23 @@ from cometmq.client.admin.static_plans import (
     logical_consume_stats,
     move_queues,
     next_epoch,
+    renew_stale_lists,
     with_epoch,
 )
 from cometmq.client.errors import ClientError
-from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, check_topic_name
 from cometmq.protocol.bodies.group import OffsetWrapper
-from cometmq.protocol.bodies.route import MASTER_ID, ClusterInfo, LogicQueueMappingItem
+from cometmq.protocol.bodies.route import (
+    MASTER_ID,
+    ClusterInfo,
+    LogicQueueMappingItem,
+    TopicRouteData,
+)
 from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.headers.topic import (
     GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
@@ -208,6 +215,8 @@ class StaticTopics(AdminCore):
         parts = await self._parts_of_all(topic, info, lost)
         if not parts:
             raise ClientError(f"no broker has the topic {topic}")
+        await self._check_absent(topic, parts)
+        renew_stale_lists(parts)
         if unfinished := _united(parts):
             epoch = next_epoch(parts, _now_ms())
             new = with_epoch(parts, epoch, _total_of(parts))
@@ -269,7 +278,10 @@ class StaticTopics(AdminCore):
         await self.write_static_parts(plan, gaining, force=force)
         ends: dict[int, int] = {}
         for name in losing:
-            ends |= await self._write_part(plan, name, force)
+            found = await self._write_part(plan, name, force)
+            # A broker may name queues that it has lost earlier, too.
+            lost_now = {move.queue_id for move in plan.moves if move.source == name}
+            ends |= {queue_id: end for queue_id, end in found.items() if queue_id in lost_now}
         await self._decide(plan, {} if leaves_gap else ends)
         await self.write_static_parts(plan, gaining)
         others = [name for name in plan.parts if name not in gaining and name != lost]
@@ -343,6 +355,27 @@ class StaticTopics(AdminCore):
             if queue.queue_id == queue_id:
                 return row.max_offset
         raise ClientError(f"broker {broker} does not show queue {queue_id} of topic {topic}")
+
+    async def _check_absent(self, topic: str, parts: Parts) -> None:
+        """Check that no broker that is away has a newer part, and perhaps messages of clients.
+
+        Raises:
+            ClientError: one has.
+        """
+        newest = max((detail_of(part).epoch for part in parts.values()), default=0)
+        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        for name_server in self.name_servers:
+            try:
+                response = await self.call(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            except CometError:  # clients do not get a route from it either
+                continue
+            route = TopicRouteData.decode(response.body)
+            for info in (route.topic_queue_mapping_by_broker or {}).values():
+                if info.bname not in parts and info.epoch > newest and info.curr_id_map:
+                    raise ClientError(
+                        f"broker {info.bname} leads queues of {topic} by a newer mapping, and is"
+                        " away: start it, and finish that move"
+                    )
 
     async def _parts_of_all(self, topic: str, info: ClusterInfo, lost: str | None) -> Parts:
         """Return the parts of all brokers, that of a lost one from its replica."""

@@ -1,4 +1,4 @@
-"""Runs the files and commands of the how-to page about failover."""
+"""Runs the files and commands of the how-to pages about failover and controllers."""
 
 from __future__ import annotations
 
@@ -49,20 +49,63 @@ async def test_the_page_holds_when_masters_are_killed_and_return(tmp_path: Path)
         assert await shown(guide) == [f"{one} master", f"{two} slave"]
         await send(guide, "1", "2")
         await until_copied(guide, "10921")
+        state = (await asyncio.to_thread(guide.run, "sync-state")).partition("\n\n")[0]
+        assert re.search(rf"^broker-a +1  {one}  master  yes +yes +1$", state, re.M), state
+        assert re.search(rf"^broker-a +2  {two}  slave +yes +yes +1$", state, re.M), state
+        assert re.search(rf"^broker-a  {one}  \S+ +\d+ +0 B ", state, re.M), state
+        assert re.search(r"^broker-a +2 +1 +0 +\d+$", state, re.M), state
 
-        await asyncio.to_thread(guide.stop, "one.conf", signal.SIGKILL)
-        await send(guide, "3")
-        assert await shown(guide) == [f"{two} master"]
-
-        await asyncio.to_thread(guide.start, "one.conf")
+        await asyncio.to_thread(guide.run, "elect")
         await until_in_sync(guide, "10921")
         assert await shown(guide) == [f"{two} master", f"{one} slave"]
-        await send(guide, "4")
-        await until_copied(guide, "10911")
+        await asyncio.to_thread(guide.stop, "two.conf", signal.SIGKILL)
+        await send(guide, "3")
+        assert await shown(guide) == [f"{one} master"]
 
-        await asyncio.to_thread(guide.stop, "two.conf", signal.SIGTERM)
+        await asyncio.to_thread(guide.start, "two.conf")
+        await until_in_sync(guide, "10911")
+        assert await shown(guide) == [f"{one} master", f"{two} slave"]
+        await send(guide, "4")
+        await until_copied(guide, "10921")
+
+        await asyncio.to_thread(guide.stop, "one.conf", signal.SIGTERM)
         await send(guide, "5")
         assert await consumed(guide, "later", 5) == ["1", "2", "3", "4", "5"]
+
+
+async def until_known(guide: Guide, count: int, word: str) -> str:
+    """Wait until that many controllers are known; return the address of the active one."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            found = await asyncio.to_thread(guide.run, "controller status", word)
+            [active] = re.findall(r"^Active address +(.*)$", found, re.M)
+            [peers] = re.findall(r"^Peers +(.*)$", found, re.M)
+            if len(peers.split(", ")) == count:
+                return str(active)
+
+
+@pytest.mark.needs("etcd")
+async def test_the_page_about_controllers_holds_when_one_is_lost(tmp_path: Path) -> None:
+    with etcd(tmp_path / "etcd") as store, following("run-a-controller", tmp_path) as guide:
+        for name in ("controller", "controller-2", "controller-3"):
+            file = tmp_path / f"{name}.conf"
+            file.write_text(re.sub(r"etcd://\S+", f"etcd://{store}", file.read_text()))
+        await asyncio.to_thread(guide.start, "-c controller.conf")
+        async with asyncio.timeout(LIMIT_S):
+            while "controller is active" not in guide.log():
+                await asyncio.sleep(0.05)
+        assert await until_known(guide, 1, "-a 127.0.0.1:9878\n") == guide.address("9878")
+        for word in ("-c controller-2.conf", "-c controller-3.conf"):
+            await asyncio.to_thread(guide.start, word)
+        assert await until_known(guide, 3, "9898") == guide.address("9878")
+
+        changed = await asyncio.to_thread(guide.run, "set-config")
+        assert changed.count(" done") == 3
+        values = await asyncio.to_thread(guide.run, "set-config")
+        assert len(re.findall(r"scanInactiveMasterInterval +1000$", values, re.M)) == 3
+
+        await asyncio.to_thread(guide.stop, "-c controller.conf")
+        assert await until_known(guide, 2, "9898") != guide.address("9878")
 
 
 def newest(guide: Guide) -> str:

@@ -117,6 +117,10 @@ async def test_a_broker_with_a_controller_starts_on_a_backup(tmp_path: Path) -> 
         await send(guide, "to the restored")
         sent[-1:] = ["to the restored", "to the second"]
         assert await consumed(guide, "audit", len(sent)) == sorted(sent)
+        await in_thread(guide.run, "controller forget")
+        state = await in_thread(guide.run, "controller sync-state")
+        assert re.findall(r"^broker-c +(\d+) .* (\w+) +yes +yes", state, re.M) == [("3", "master")]
+        assert state.count("broker-c") == 1
 
 
 async def test_a_broker_moves_with_all_messages_and_offsets(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@
     other blocks of bash           `run` runs them
     blocks of Python               `program` runs them
 
-Ports, and the address of the name server, are those of the test.
+Ports, and the address of the name server, are those of the test; commands that do not name it find
+it in `NAMESRV_ADDR`.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class Guide:
         """Run commands in the directory of the test; return what they printed."""
         folders = (forks.commands(), Path(sys.executable).parent, os.environ["PATH"])
         path = os.pathsep.join(map(str, folders))
-        return self._done(["bash", "-euc", script], {"PATH": path})
+        found = {"PATH": path, "NAMESRV_ADDR": self.name_servers}
+        return self._done(["bash", "-euc", script], found)
 
     def program(self, *words: str, **constants: int) -> str:
         """Run the program that has all words, with other constants; return what it printed."""

@@ -1,10 +1,10 @@
 """Send the messages of a Delta table again, to their topics or to others.
 
 The messages of a queue keep their order. Their unique ids are made of the job and of their place in
-the archive: after a run that was killed, run the same job again, and the messages that are in the
-topic twice have equal ids. Without topics all are replayed but those of the system, of retries and
-of dead letters. Run: ``python examples/spark/12_replay.py [archive] [name server] [job]
-[topic or topic=new topic] ...``.
+the archive. After a run that was killed, run the same job again: to brokers of CometMQ it sends the
+rest. To others it sends all, and the messages that are in the topic twice have equal ids. Without
+topics all are replayed but those of the system, of retries and of dead letters. Run:
+``python examples/spark/12_replay.py [archive] [name server] [job] [topic or topic=new topic] ...``.
 """
 
 import sys
@@ -18,6 +18,8 @@ from cometmq.spark.sessions import local_session
 
 HALF_OR_ROLLED_BACK = "sys_flag & 12 IN (4, 12)"
 QUEUE = ("topic", "broker_name", "queue_id")
+PARTITIONS = 16
+"""The same in each run, so that a repeated job finds what it has sent."""
 
 
 def is_replayed(topic: str) -> bool:
@@ -40,7 +42,7 @@ def replayed(messages: DataFrame, job: str, targets: dict[str, str]) -> DataFram
     return (
         messages.where(f.col("topic").isin(*targets))
         .where(f"NOT {HALF_OR_ROLLED_BACK} AND length(body) > 0")
-        .repartition(*QUEUE)
+        .repartition(PARTITIONS, *QUEUE)
         .sortWithinPartitions(*QUEUE, "queue_offset")
         .select(
             topics[f.col("topic")].alias("topic"),
@@ -65,7 +67,7 @@ def main(
         raise SystemExit(f"{archive} has no topic {', '.join(missing) or 'of an application'}")
     rows = replayed(messages, job, targets)
     writer = rows.write.format("rocketmq").option("nameServer", name_server).mode("append")
-    writer.option("reservedProperties", "drop").save()
+    writer.option("reservedProperties", "drop").option("jobId", job).save()
     print(f"replayed {', '.join(sorted(targets))}")
 
 

@@ -523,7 +523,7 @@ def bodies_by_queue(
 
 
 def test_an_archive_is_replayed_in_order_and_a_repetition_is_recognized(
-    run: Run, name_servers: str, make_topic: Callable[..., str], tmp_path: Path
+    run: Run, target: str, name_servers: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """Topics of retries, of dead letters and of the system only if they are named."""
     topic, other = make_topic(), make_topic()
@@ -544,13 +544,14 @@ def test_an_archive_is_replayed_in_order_and_a_repetition_is_recognized(
         assert run("12_replay", to, name_servers, "job") == f"replayed {topic}\n"
     assert run("12_replay", to, name_servers, "j", f"%RETRY%g={other}") == "replayed %RETRY%g\n"
 
-    found = stored(name_servers, topic, count=180)
+    copies = 1 if target == "comet" else 2
+    found = stored(name_servers, topic, count=90 * copies)
     homes = bodies_by_queue(found)
     assert set(homes) == {"0", "1", "2"}
-    assert all(queues == [[*range(30), *range(30)]] for queues in homes.values())
+    assert all(queues == [[*range(30)] * copies] for queues in homes.values())
     sent = [message for messages in found.values() for message in messages]
-    assert Counter(Counter(unique_key_of(message) for message in sent).values()) == {2: 90}
-    [one, _] = [message for message in sent if message.body == b"1:0"]
+    assert Counter(Counter(unique_key_of(message) for message in sent).values()) == {copies: 90}
+    one, *_ = [message for message in sent if message.body == b"1:0"]
     assert (one.tags, one.keys, one.flag) == ("t1", ["k1", "all"], 7)
     expected = {"own": "é", "ORIGIN_MSG_ID": f"{1:032X}", "REPLAY_JOB": "job"}
     assert expected.items() <= one.properties.items()

@@ -113,10 +113,16 @@ class _OpenSlot:
         """The position of the newest unit that was taken."""
         self.due: list[int] = []
         """A heap of times in the slot, each with the position of its unit in the lower bits."""
+        self.in_flight = 0
+        """How many were taken out of the heap and are not stored yet."""
         self.further: array[int] = array("q")
         """Positions of units behind these, the newest first."""
         self.recalled: set[bytes] = set()
         self.counts: Counter[int] = Counter()
+
+    def has_more(self) -> bool:
+        """Return whether messages of the slot are to be delivered."""
+        return bool(self.due or self.further or self.in_flight)
 
 
 class TimerFigures(NamedTuple):
@@ -244,22 +250,25 @@ class TimerDelivery:
         self._open = self._send = self._found = None
 
     async def finish(self) -> None:
-        """Deliver what is due in the slot that has begun, then no more."""
+        """Deliver the rest of the slot that has begun, and pass it; then deliver no more.
+
+        RocketMQ would deliver again what was delivered of a slot that is not passed.
+        """
         opened = self._open
         if self._delivers and opened is not None:
             try:
                 async with asyncio.timeout(FINISH_S):
-                    while self._open is opened and self._is_due(opened):
+                    while self._open is opened and opened.has_more():
                         self._passed_one.clear()
-                        self._wake.set()
                         await self._passed_one.wait()
             except TimeoutError:
                 log.warning("a slot of timer messages is not finished slot_ms=%d", opened.slot_ms)
+            else:
+                if self._open is opened and opened.seen == self._index.last_position(
+                    opened.slot_ms
+                ):
+                    self._pass(opened, opened.slot_ms + self._index.precision_ms)
         self.stop()
-
-    def _is_due(self, opened: _OpenSlot) -> bool:
-        end_ms = opened.slot_ms + self._index.precision_ms
-        return bool(opened.due or opened.further) and self._clock.now_ms() >= end_ms
 
     async def end(self) -> None:
         """Finish, and end the task."""
@@ -677,6 +686,7 @@ class TimerDelivery:
             if not run:
                 return
             is_done = 0
+            opened.in_flight = len(run)
             try:
                 units = [self._index.unit(key & _POSITION_MASK) for key in run]
                 await self._bring_in(units)
@@ -692,6 +702,7 @@ class TimerDelivery:
             finally:
                 for key in run[is_done:]:
                     heappush(opened.due, key)
+                opened.in_flight = 0
             await slices.pause()
 
     async def _bring_in(self, units: Sequence[Unit]) -> None:

@@ -302,3 +302,16 @@ async def test_an_acting_master_sends_to_other_brokers(timers: Timers) -> None:
 
     await until(lambda: sent == [("T", b"a"), ("T", b"b")], timeout=60)
     assert timers.bodies() == []
+
+
+async def test_a_stop_passes_the_slot_that_has_begun(timers: Timers) -> None:
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 2_000
+    for after_ms in (100, 500):
+        timers.send(str(after_ms), slot_ms + after_ms - timers.clock.now_ms())
+    await until(lambda: timers.bodies() == ["100"], timeout=60)
+
+    await timers.delivery.end()
+
+    assert timers.bodies() == ["100", "500"]
+    assert timers.index.passed.read_ms == slot_ms + 1_000
+    assert timers.counts() == {}

@@ -13,6 +13,8 @@ import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.broker.static_topics import newer_parts
+from cometmq.cli.doctor.cluster import Cluster
+from cometmq.cli.doctor.static_topics import static_findings
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, PushConsumer, StartFrom
 from cometmq.client.admin.static_plans import StaticPlan, detail_of, hosted_by, leaders_of
 from cometmq.client.errors import ClientError
@@ -142,12 +144,14 @@ async def test_a_move_that_was_interrupted_is_finished_by_the_next_one(
             )
         plan = await admin.plan_queue_moves("T", ["c"])
         await run_some_steps(admin, plan, steps)
+        assert bool(await problems(admin)) is (0 < steps < 4)
 
         made = await admin.move_static_queues("T", ["c"])
 
         assert {move.target for move in made} <= {"c"}
         parts = await admin.static_parts("T")
         assert set(leaders_of(parts).values()) == {"c"}
+        assert await problems(admin) == []
         assert len({detail_of(part).epoch for part in parts.values()}) == 1
         begins = {q: items[-1].logic_offset for q, items in hosted_by(parts["c"]).items()}
         assert set(begins.values()) <= {2, 10_000}
@@ -156,6 +160,12 @@ async def test_a_move_that_was_interrupted_is_finished_by_the_next_one(
                 Message("T", b"%d" % number), queue=MessageQueue("T", LOGICAL, number % 2)
             )
         assert sorted(await brokers.consume("G", "T", 6)) == [b"%d" % n for n in range(6)]
+
+
+async def problems(admin: AdminClient) -> list[str]:
+    """What the doctor says about the topic."""
+    found = await static_findings(Cluster(admin), "T", await admin.route("T"))
+    return [finding.met for finding in found]
 
 
 async def run_some_steps(admin: AdminClient, plan: StaticPlan, steps: int) -> None:
@@ -188,6 +198,7 @@ async def test_the_queues_of_a_lost_broker_go_on_with_its_slave(
 
         await brokers.stop(master)
         await until(lambda: lacks_master(admin, "m"))
+        assert any("cannot be read" in each for each in await problems(admin))
         moves = await admin.move_static_queues("T", ["b"], lost="m")
         await producer.send(Message("T", b"3"), queue=queue)
 

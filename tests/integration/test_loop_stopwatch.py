@@ -41,7 +41,12 @@ from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.group import LockBatchRequestBody, SubscriptionGroupList
 from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody
 from cometmq.protocol.bodies.register import RegisterBrokerBody
-from cometmq.protocol.bodies.route import QueueData, TopicRouteData
+from cometmq.protocol.bodies.route import (
+    LogicQueueMappingItem,
+    QueueData,
+    TopicQueueMappingDetail,
+    TopicRouteData,
+)
 from cometmq.protocol.bodies.topic import TopicConfigList, TopicConfigSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -635,6 +640,35 @@ def topic_lists(servers: Servers) -> Frames:
     yield from with_junk(code)
 
 
+def static_mappings(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
+    broker = servers.broker.core.static_topics.broker_name
+    for queues, items in ((1, 900), (900, 1), (1_000, 7), (7, 1_200)):
+        name = servers.unused("mapped")
+        hosted = {
+            queue: [
+                LogicQueueMappingItem(
+                    gen=gen, queue_id=queue * items + gen, bname=broker, logic_offset=10 * gen
+                )
+                for gen in range(items)
+            ]
+            for queue in range(queues)
+        }
+        detail = TopicQueueMappingDetail(
+            topic=name, total_queues=queues, bname=broker, epoch=1, hosted_queues=hosted
+        )
+        fields: dict[str, object] = {
+            "topic": name,
+            "readQueueNums": queues * items,
+            "writeQueueNums": queues * items,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+        }
+        yield frame(code, detail.encode(), **fields)
+        yield frame(code, detail.encode(), **fields)
+    yield from with_junk(code)
+
+
 def created_topics(servers: Servers) -> Frames:
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     fields: dict[str, object] = {
@@ -967,6 +1001,7 @@ BROKER_CASES: dict[RequestCode, Case] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: resets,
     RequestCode.UPDATE_AND_CREATE_TOPIC: created_topics,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topic_lists,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: static_mappings,
     RequestCode.DELETE_TOPIC_IN_BROKER: deleted_topics,
     RequestCode.CLEAN_UNUSED_TOPIC: unused_topics,
     RequestCode.GET_TOPIC_CONFIG: plain(RequestCode.GET_TOPIC_CONFIG, {"topic": WIDE}),

@@ -166,28 +166,33 @@ def check_items(queue_id: int, items: Items) -> None:
         )
     following: LogicQueueMappingItem | None = None
     for item in reversed(items):
-        where = f", met {_shown(item)} in queue {queue_id}"
         if item.start_offset < 0 or item.gen < 0 or item.queue_id < 0:
-            raise InvalidMappingError(f"The field is illegal, should not be negative{where}")
+            raise InvalidMappingError(
+                f"The field is illegal, should not be negative{_where(queue_id, item)}"
+            )
         if not item.bname:
-            raise InvalidMappingError(f"The broker of the item is empty{where}")
+            raise InvalidMappingError(f"The broker of the item is empty{_where(queue_id, item)}")
         if following is not None:
             if not is_decided(item):
                 raise InvalidMappingError(
-                    f"The non-latest item has negative logic offset{where}, expected 0 or more"
+                    f"The non-latest item has negative logic offset{_where(queue_id, item)}"
                 )
             if item.gen >= following.gen:
-                raise InvalidMappingError(f"The gen does not increase monotonically{where}")
+                raise InvalidMappingError(
+                    f"The gen does not increase monotonically{_where(queue_id, item)}"
+                )
         if item.end_offset != UNDECIDED and item.end_offset < item.start_offset:
-            raise InvalidMappingError(f"The endOffset is smaller than the start offset{where}")
+            raise InvalidMappingError(
+                f"The endOffset is smaller than the start offset{_where(queue_id, item)}"
+            )
         if following is not None and is_decided(following):
             if item.logic_offset >= following.logic_offset:
                 raise InvalidMappingError(
-                    f"The base logic offset does not increase monotonically{where}"
+                    f"The base logic offset does not increase monotonically{_where(queue_id, item)}"
                 )
             if first_free_offset([item]) >= following.logic_offset:
                 raise InvalidMappingError(
-                    f"The max logic offset does not increase monotonically{where}"
+                    f"The max logic offset does not increase monotonically{_where(queue_id, item)}"
                 )
         following = item
 
@@ -212,9 +217,9 @@ def check_physical_queues(details: Iterable[TopicQueueMappingDetail]) -> None:
                     )
 
 
-def _shown(item: LogicQueueMappingItem) -> str:
+def _where(queue_id: int, item: LogicQueueMappingItem) -> str:
     return (
-        f"gen={item.gen} bname={item.bname[:80]} queueId={item.queue_id}"
+        f", met gen={item.gen} bname={item.bname[:80]} queueId={item.queue_id}"
         f" logicOffset={item.logic_offset} startOffset={item.start_offset}"
-        f" endOffset={item.end_offset}"
+        f" endOffset={item.end_offset} in queue {queue_id}"
     )

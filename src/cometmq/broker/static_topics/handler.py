@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from cometmq.broker.checks import check_body, check_is_master, check_number, invalid
 from cometmq.broker.core import Core
@@ -31,12 +32,14 @@ from cometmq.protocol.headers.topic import (
 )
 from cometmq.protocol.logical_queues import InvalidMappingError, info_of, is_decided
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import decode
+from cometmq.remoting.slices import decode, off_loop
 
 log = logging.getLogger(__name__)
 
-BYTES_MAX = 4 * 1024 * 1024
-"""Limit of the body that describes a mapping."""
+BYTES_MAX = 1024 * 1024
+"""Limit of the body that describes a mapping: some thousand items."""
+SMALL_BYTES = 16 * 1024
+"""A smaller mapping is checked on the event loop."""
 _PERM_MAX = 15
 
 
@@ -71,15 +74,18 @@ class StaticTopicHandler:
         async with self._changing:
             self._check_header(header)
             known = self._mappings.get(header.topic)
+            unused = self._unused(header.topic, known)
+            merge = partial(
+                merged,
+                wanted,
+                known,
+                topic=header.topic,
+                broker=self._mappings.broker_name,
+                force=bool(header.force),
+                is_unused=unused.__contains__,
+            )
             try:
-                new = merged(
-                    wanted,
-                    known,
-                    topic=header.topic,
-                    broker=self._mappings.broker_name,
-                    force=bool(header.force),
-                    is_unused=lambda queue: self._store.next_offset(header.topic, queue) == 0,
-                )
+                new = merge() if len(request.body) < SMALL_BYTES else await off_loop(merge)
             except InvalidMappingError as problem:
                 raise _refused(str(problem)) from problem
             self._check_queues(header, new, known)
@@ -163,6 +169,18 @@ class StaticTopicHandler:
 
         if not await self._topics.change({header.topic: changed}):
             await self._topics.touch()  # name servers compare the version of the topics only
+
+    def _unused(self, topic: str, known: TopicQueueMappingDetail | None) -> set[int]:
+        """Return the physical queues of undecided items here that never had a message."""
+        hosted: Hosted = (known.hosted_queues if known else None) or {}
+        last = [items[-1] for items in hosted.values()]
+        return {
+            item.queue_id
+            for item in last
+            if item.bname == self._mappings.broker_name
+            and not is_decided(item)
+            and self._store.next_offset(topic, item.queue_id) == 0
+        }
 
     def _ended(self, detail: TopicQueueMappingDetail) -> list[tuple[int, int]]:
         """Return the logical queues that are moving away from here, with their physical queues."""

@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,9 +25,9 @@ from cometmq.model.topic import Perm, dlq_topic, retry_topic
 from cometmq.testing import ThreadedCluster
 from support.clients.dead_letters import give_up
 from support.processes import forks
+from support.processes.howto_pages import following
 
 RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
-ROOT = Path(__file__).parents[2]
 TOPIC = "invoices"
 T = TypeVar("T")
 
@@ -303,34 +302,6 @@ def test_a_position_of_another_form_is_refused(desk: Desk) -> None:
     assert "--from broker-a/0/64: expected BROKER:NUMBER:OFFSET" in error
 
 
-def test_every_command_of_the_page_runs(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the order of the page, each with the group and an id of this cluster."""
-    desk.give_up(b"1", b"2")
-    message_id = desk.json(f"list {desk.group}")[1]["message_id"]
-    text = (ROOT / "docs/howto/handle-dead-letters.md").read_text()
-    commands = [
-        line
-        for block in re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-        for line in block.splitlines()
-    ]
-    monkeypatch.chdir(tmp_path)
-
-    printed = ""
-    for command in commands:
-        words = re.sub(r"\b[0-9A-F]{32}\b", message_id, command.replace("billing-desk", desk.group))
-        line = [*shlex.split(words)[1:], "--namesrv", desk.name_servers]
-        result = RUNNER.invoke(app, line)
-        assert result.exit_code == 0, (command, result.output, result.exception)
-        printed += result.stdout
-
-    assert len(commands) == 12
-    assert {"planned", "sent", "skipped"} <= {*re.findall(r"planned|sent|skipped|failed", printed)}
-    assert "failed" not in printed
-    assert desk.count(retry_topic(desk.group)) == 2
-
-
 def test_after_ctrl_c_the_report_has_what_was_sent(desk: Desk, tmp_path: Path) -> None:
     desk.give_up(*(b"%d" % number for number in range(200)))
     report = tmp_path / "report.jsonl"
@@ -351,3 +322,32 @@ def test_after_ctrl_c_the_report_has_what_was_sent(desk: Desk, tmp_path: Path) -
 
     assert len(rest) == 200
     assert desk.count(retry_topic(desk.group)) == 200
+
+
+def test_the_page_holds_from_two_failures_to_their_copies(tmp_path: Path) -> None:
+    """The page about retries changes the settings of the same group."""
+    ids = ("7F00000110E27D2F9A4C00000000B1DE", "7F00000110E27D2F9A4C00000001B1DE")
+    with following("handle-dead-letters", tmp_path) as guide:
+        guide.start("standalone")
+        guide.run("python bill.py\n")
+        assert re.search(r"^billing-desk +2 ", guide.run("dlq groups"), re.M)
+        table, _, letters = guide.run("dlq list").partition("[\n")
+        pattern = r" invoices +0  paid  invoice-(\d)  builtins.LookupError: no price  (\w+)$"
+        listed = re.findall(pattern, table, re.M)
+        assert [number for number, _ in listed] == ["7", "8"]
+        assert letters.count('"error": "builtins.LookupError: no price"') == 2
+        guide.ids = dict(zip(ids, [found for _, found in listed], strict=True))
+        assert re.search(r"^Body +invoice 7$", guide.run("dlq show"), re.M)
+        status = re.compile(r"  (planned|sent|skipped|failed) +%RETRY%billing-desk ")
+        assert status.findall(guide.run("resend billing-desk --all --dry-run")) == ["planned"] * 2
+        results = status.findall(guide.run("--key invoice-8"))
+        assert results == ["sent", "sent", "skipped", "skipped"]
+        printed = sorted(guide.run("python bill.py fixed").splitlines())
+        assert printed == ["billed invoice 7", "billed invoice 8"]
+        assert status.findall(guide.run("dlq export")) == ["skipped"] * 2
+        assert guide.run("topic update").endswith(" done\n")
+        where = guide.name_servers
+        with following("retries-and-dead-letters", tmp_path, name_servers=where) as retries:
+            changed = retries.run("group update")
+    assert re.search(r"retryMaxTimes +5$", changed, re.M)
+    assert "initial=5000, max=600000, multiplier=3" in changed

@@ -60,6 +60,8 @@ class Guide:
         self.folder = folder
         self.page = (pages.ROOT / f"docs/howto/{name}.md").read_text()
         self.name_servers = name_servers or f"127.0.0.1:{free_port()}"
+        self.ids: dict[str, str] = {}
+        """Ids of messages on the page, with those of this test."""
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         found = _BLOCK.findall(self.page)
         blocks = [(file, kind, textwrap.dedent(text)) for file, _, kind, text in found]
@@ -73,7 +75,9 @@ class Guide:
                 (folder / file).write_text(self.placed(text))
 
     def placed(self, text: str) -> str:
-        """Return a text with the ports of this test."""
+        """Return a text with the ports and ids of this test."""
+        for on_page, mine in self.ids.items():
+            text = text.replace(on_page, mine)
         text = text.replace("127.0.0.1:9876", self.name_servers)
         for port, mine in self.ports.items():
             text = re.sub(rf"(?<![\d]){port}(?![\d])", str(mine), text)
@@ -90,6 +94,9 @@ class Guide:
         arguments = shlex.split(self.placed(command.removesuffix("&")))[1:]
         if arguments == ["namesrv"]:
             arguments += ["--port", self.name_servers.rpartition(":")[2]]
+        if arguments[0] == "standalone":
+            arguments += ["--namesrv-port", self.name_servers.rpartition(":")[2]]
+            arguments += ["--broker-port", str(free_broker_port())]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "cometmq", *arguments],

@@ -1,4 +1,4 @@
-"""What is in flight in one store: popped from our broker, acknowledged or redelivered by 5.3.3."""
+"""What is in flight in one store: popped from one broker, ours or 5.3.3, redelivered by another."""
 
 from __future__ import annotations
 
@@ -65,3 +65,35 @@ def test_what_our_broker_has_popped_is_in_flight_on_rocketmqs_and_on_ours_again(
             kit.ok(pop_kit.change_invisible(broker, GROUP, TOPIC, kept.receipts[1], 1_000))
             last = pop_kit.comes_again(broker, GROUP, TOPIC)
             assert [one.body for one in last] == [b"1"]
+
+
+def test_what_rocketmqs_broker_has_popped_is_in_flight_on_ours(tmp_path: Path) -> None:
+    """Its check points and acknowledgements are timer messages until they are due."""
+    store = tmp_path / "store"
+    with (
+        RealNameServer(VERSION, tmp_path / "namesrv") as namesrv,
+        RealBroker(
+            VERSION,
+            tmp_path / "real",
+            namesrv.address,
+            store=store,
+            settings=SETTINGS | {"timerWheelEnable": True},
+        ) as real,
+    ):
+        with closing(connect(real)) as broker:
+            kit.ok(kit.create_topic(broker, TOPIC, read=1, write=1))
+            kit.ok(kit.create_group(broker, GROUP))
+            kit.store_many(broker, TOPIC, 5)
+            popped = pop_kit.pop(broker, GROUP, TOPIC, count=4, invisible_ms=SHORT_MS)
+            assert popped.bodies == [b"0", b"1", b"2", b"3"]
+            kit.ok(pop_kit.ack(broker, GROUP, TOPIC, popped.receipts[0]))
+        real.stop()
+
+    with (
+        CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS) as comet,
+        closing(connect(comet)) as broker,
+    ):
+        kit.ok(pop_kit.ack(broker, GROUP, TOPIC, popped.receipts[1]))
+        again = pop_kit.collect(broker, GROUP, TOPIC, 3, timeout=WAIT_S, invisible_ms=LONG_MS)
+        assert sorted(one.body for one in again) == [b"2", b"3", b"4"]
+        assert pop_kit.pop(broker, GROUP, TOPIC).taken == []

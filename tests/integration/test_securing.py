@@ -1,4 +1,4 @@
-"""Runs the files and commands of the how-to pages about accounts and users."""
+"""Runs the files and commands of the how-to pages about accounts, users and TLS."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from cometmq.access.account_settings import AccountSettings
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
+from cometmq.remoting.ports import free_port
 from cometmq.system import java_properties
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 from support.brokers.pairs import running_pairs
 from support.brokers.replicas import SLAVE, Registered
+from support.checks.waiting import wait_until
 from support.processes.howto_pages import Guide, following
 
 SERVICE = ClientSettings(access_key="order-service", secret_key="change-this-secret-too")
@@ -107,6 +109,29 @@ async def test_the_page_about_users_holds(users_guide: Guide) -> None:
             await consumer.pull(orders, 0)
     guide.stop("users.conf")
     assert "change-this-secret" not in guide.log()
+
+
+def test_the_page_about_tls_holds_up_to_a_slave_with_tls_and_an_account(tmp_path: Path) -> None:
+    port = free_port()
+    where = f"127.0.0.1:{port}"
+    with following("tls", tmp_path, name_servers=where, ports={"9876": port}) as guide:
+        guide.run("openssl req")
+        guide.start("namesrv.conf")
+        guide.start("broker.conf")
+        sent, _, received = guide.run("cometmq tail").partition("\n")
+        assert sent.startswith("SEND_OK ")
+        assert "a hat" in received
+
+        guide.run("install -m 600")
+        guide.run("chmod 600")
+        guide.start("master.conf")
+        guide.start("slave.conf")
+        wait_until(lambda: "slave connected" in guide.log())
+        replicated = guide.run("topic create invoices")
+        assert "SEND_OK " in replicated
+        assert re.search(rf"^broker-b  {guide.address('10921')} .*  yes ", replicated, re.M)
+        assert "change-this-secret" not in guide.log()
+        assert "chmod" not in guide.log()
 
 
 ACCOUNTS = """

@@ -305,11 +305,11 @@ class BrokerMetrics:
         ):
             page.gauge(name, text).set(value)
         for name, text, value in (
-            ("acknowledged", "Popped messages acknowledged", pop.acked),
-            ("revived", "Popped messages stored again", pop.reviver.revived),
-            ("dropped", "Popped messages that were gone when they were due", pop.reviver.dropped),
+            ("cometmq_pop_acknowledged_messages_total", "acknowledged", pop.acked),
+            ("cometmq_pop_revived_messages_total", "stored again", pop.reviver.revived),
+            ("cometmq_pop_dropped_messages_total", "gone when due", pop.reviver.dropped),
         ):
-            page.counter(f"cometmq_pop_{name}_messages_total", text).set(value)
+            page.counter(name, f"Popped messages {text}").set(value)
 
     def _requests(self, page: Page) -> None:
         metric = page.histogram(
@@ -329,11 +329,12 @@ class BrokerMetrics:
     def _timers(self, page: Page) -> None:
         figures = self._sources.timers.figures()
         for name, text, value in (
-            ("enqueue_lag", "Timer messages that are not in the wheel yet", figures.queue_behind),
-            ("dequeue_lag", "Timer messages that wait", figures.waiting),
-            ("dequeue_latency", "Seconds that the wheel is late", figures.behind_ms / 1000),
+            ("rocketmq_timer_enqueue_lag", "that are not in the wheel yet", figures.queue_behind),
+            ("rocketmq_timer_dequeue_lag", "that wait", figures.waiting),
         ):
-            page.gauge(f"rocketmq_timer_{name}", text).set(value)
+            page.gauge(name, f"Timer messages {text}").set(value)
+        late = page.gauge("rocketmq_timer_dequeue_latency", "Seconds that the wheel is late")
+        late.set(figures.behind_ms / 1000)
         for name, text, value in (
             ("rocketmq_timer_enqueue_total", "put into the wheel", figures.enqueued),
             ("rocketmq_timer_dequeue_total", "delivered", figures.delivered),

@@ -165,7 +165,7 @@ async def test_a_cluster_in_which_all_is_well(servers: Servers) -> None:
     assert bad(findings) == []
     assert {finding.check for finding in findings} == {
         "name-servers", "brokers", "clocks", "disk-space", "ports", "versions", "masters", "slaves",
-        "topics", "groups", "subscriptions",
+        "topics", "groups", "subscriptions", "producer-sessions",
     }  # fmt: skip
     assert "1 group, 1 online" in {finding.met for finding in findings}
 
@@ -407,7 +407,8 @@ async def test_a_fenced_broker_that_no_name_server_knows_is_found_by_its_file(
         return await run_checks([each for each in checks if each.name == "brokers"], CHECK_S)
 
     assert bad(await servers.examine(), "sends") == []
-    responds, finding = await examine()
+    responds, finding, sessions = await examine()
+    assert (sessions.check, sessions.level) == ("producer-sessions", Level.FINE)
     assert (responds.subject, responds.level) == (f"a ({broker.address})", Level.FINE)
     assert (finding.check, finding.level) == ("sends", Level.PROBLEM)
     assert "acknowledges nothing: the controllers have not decided the role of" in finding.met

@@ -247,6 +247,8 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
     assert found.value("cometmq_broker_is_master") == 1
     assert found.value("cometmq_store_failed") == 0
     assert found.value("cometmq_store_disk_full") == 0
+    assert found.value("cometmq_producer_sessions_used_ratio") == 0
+    assert found.value("cometmq_producer_sessions_full_total") == 0
 
     of_runtime = {name for name in found.kinds if name.startswith(RUNTIME)}
     assert of_runtime <= RUNTIME_NAMES

@@ -165,6 +165,11 @@ BROKERS = (
         ],
     ),
     Panel(
+        "Producer sessions",
+        "percentunit",
+        [(f"cometmq_producer_sessions_used_ratio{{{C}}}", "used part of the limit {{node_id}}")],
+    ),
+    Panel(
         "Topics and groups",
         "short",
         [

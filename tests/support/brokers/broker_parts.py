@@ -120,6 +120,7 @@ class BrokerParts:
             delay_levels=lambda: self.delay_levels,
             timers=TimerFigures,
             half_messages=lambda: self.half_messages,
+            sessions=lambda: None,
             refusal=str,
             booted_ms=self.clock.now_ms(),
         )

@@ -87,6 +87,14 @@ class BrokerMetrics:
             "cometmq_producer_sessions_refused_total", "Sends and openings of older attempts"
         )
         refused.set(0 if sessions is None else sessions.refused)
+        used = page.gauge(
+            "cometmq_producer_sessions_used_ratio", "Used part of their limit, or of a topic's"
+        )
+        used.set(0 if sessions is None else sessions.usage().ratio)
+        none_left = page.counter(
+            "cometmq_producer_sessions_full_total", "Openings refused because of the limit"
+        )
+        none_left.set(0 if sessions is None else sessions.refused_full)
         master = page.gauge("cometmq_broker_is_master", "1 for a master, 0 for a slave")
         master.set(int(not core.role.is_slave))
         failed = page.gauge(

@@ -18,6 +18,7 @@ from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
 
 if TYPE_CHECKING:
+    from cometmq.broker.producer_sessions.sessions import SessionUsage
     from cometmq.broker.timers.delivery import TimerFigures
     from cometmq.broker.transactions.half_queue import HalfMessageFigures
 
@@ -96,6 +97,13 @@ SENDS_REFUSED: Final = "sendsRefused"
 """The key of why a broker refuses sends until its state changes; only while it does. RocketMQ does
 not have it."""
 
+PRODUCER_SESSIONS: Final = "producerSessions"
+PRODUCER_SESSIONS_LIMIT: Final = "producerSessionsLimit"
+TOPIC_OF_SESSIONS: Final = "producerSessionsTopic"
+SESSIONS_OF_TOPIC: Final = "producerSessionsOfTopic"
+SESSIONS_OF_TOPIC_LIMIT: Final = "producerSessionsOfTopicLimit"
+"""Keys of the producer sessions, and of the topic with the most. RocketMQ does not have them."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -116,6 +124,8 @@ class RuntimeInfo:
         delay_levels: returns the offsets of each delay level that was used.
         timers: returns how far the timers are.
         half_messages: returns their figures; None until they are known.
+        sessions: returns how much of the limits of producer sessions is used; None if none was
+            used since the start.
         refusal: returns why sends are refused until the state of the broker changes, or "".
         booted_ms: when it was started, in ms since 1970.
     """
@@ -129,6 +139,7 @@ class RuntimeInfo:
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         timers: Callable[[], TimerFigures],
         half_messages: Callable[[], HalfMessageFigures | None],
+        sessions: Callable[[], SessionUsage | None],
         refusal: Callable[[], str],
         booted_ms: int,
     ) -> None:
@@ -143,6 +154,7 @@ class RuntimeInfo:
         self._delay_levels = delay_levels
         self._timers = timers
         self._half_messages = half_messages
+        self._sessions = sessions
         self._refusal = refusal
         self._clock = core.clock
         self._booted_ms = booted_ms
@@ -158,6 +170,7 @@ class RuntimeInfo:
         table |= self._days()
         table |= self._queues()
         table |= self._timer_messages()
+        table |= self._producer_sessions()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
         if reason := self._refusal():
@@ -257,6 +270,20 @@ class RuntimeInfo:
             # Held pulls do not count: they wait for messages, and tools take this for a backlog.
             "pullThreadPoolQueueSize": str(self._cold_reads.waiting),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
+        }
+
+    def _producer_sessions(self) -> dict[str, str]:
+        used = self._sessions()
+        table = {
+            PRODUCER_SESSIONS: str(0 if used is None else used.sessions),
+            PRODUCER_SESSIONS_LIMIT: str(self._settings().producer_sessions_max),
+        }
+        if used is None:
+            return table
+        return table | {
+            TOPIC_OF_SESSIONS: used.topic,
+            SESSIONS_OF_TOPIC: str(used.of_topic),
+            SESSIONS_OF_TOPIC_LIMIT: str(used.limit_of_topic),
         }
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.group_commit import GroupCommit
     from cometmq.broker.failover.elected_role import ElectedRole
     from cometmq.broker.pop.feature import PopFeature
-    from cometmq.broker.producer_sessions.sessions import ProducerSessions
+    from cometmq.broker.producer_sessions.sessions import ProducerSessions, SessionUsage
     from cometmq.broker.replication.master import Master
     from cometmq.broker.replication.slave import LogCopy
     from cometmq.broker.static_topics.brokers import ItemBrokers
@@ -57,9 +57,14 @@ class Sources(msgspec.Struct, frozen=True):
             },
             timers=self.timers.figures,
             half_messages=self.half_queue.figures,
+            sessions=self._session_usage,
             refusal=self._refusal,
             booted_ms=booted_ms,
         )
+
+    def _session_usage(self) -> SessionUsage | None:
+        sessions = self.producer_sessions.made()
+        return None if sessions is None else sessions.usage()
 
     def _refusal(self) -> str:
         """Return why sends are refused until the broker's state changes; empty if they are not."""

@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cometmq.cli.doctor import clocks, replication, topics_and_groups
+from cometmq.cli.doctor import clocks, producer_sessions, replication, topics_and_groups
 from cometmq.cli.doctor.cluster import Broker, Cluster, responds
 from cometmq.cli.doctor.findings import (
+    NAMES_SHOWN_MAX,
     Check,
     Finding,
     Level,
     fine,
     no_result,
     run_checks,
+    shown,
     too_many,
 )
 from cometmq.client import AdminClient
@@ -37,7 +39,6 @@ TIMERS_VERY_LATE_S = 60
 """Seconds by which the timers of a broker may be late."""
 TIMERS_UNREAD_MAX = 100_000
 BROKERS_MAX = 1_000
-NAMES_SHOWN_MAX = 5
 TROUBLESHOOT = "see docs/howto/troubleshoot.md"
 
 
@@ -105,6 +106,8 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     found += replication.refusing(cluster)
     found += replication.set_aside(cluster)
     found += timers(cluster)
+    found += producer_sessions.offered(cluster)
+    found += producer_sessions.room(cluster)
     later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)
 
@@ -161,14 +164,6 @@ def agreement(views: Sequence[View]) -> Iterator[Finding]:
             )  # fmt: skip
     if len(views) > 1 and not differ:
         yield fine("name-servers", "the cluster", f"{len(views)} name servers know the same")
-
-
-def shown(names: Sequence[str]) -> str:
-    """Return some of many names."""
-    some = ", ".join(names[:NAMES_SHOWN_MAX])
-    return (
-        some if len(names) <= NAMES_SHOWN_MAX else f"{some} and {len(names) - NAMES_SHOWN_MAX} more"
-    )
 
 
 # --- brokers --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from cometmq.protocol.refusals import is_account_refused
 T = TypeVar("T")
 
 CHECKS_AT_ONCE = 32
+NAMES_SHOWN_MAX = 5
 GIVE_ADMINISTRATOR = (
     "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
 )
@@ -96,6 +97,13 @@ def too_many(check: str, count: int, most: int) -> Iterator[Finding]:
             f"at most {most} {check}",
             "look at the others with cometmq admin; see docs/howto/administer.md",
         )  # fmt: skip
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return some of many names."""
+    some = ", ".join(names[:NAMES_SHOWN_MAX])
+    more = len(names) - NAMES_SHOWN_MAX
+    return some if more <= 0 else f"{some} and {more} more"
 
 
 def in_thread(find: Callable[[], Iterable[Finding]]) -> Callable[[], Awaitable[Sequence[Finding]]]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.cli.doctor import cluster_checks, replication, topics_and_groups
+from cometmq.cli.doctor import (
+    cluster_checks,
+    producer_sessions,
+    replication,
+    topics_and_groups,
+)
 from cometmq.cli.doctor.cluster import Broker, Cluster
-from cometmq.cli.doctor.findings import Finding, Level
+from cometmq.cli.doctor.findings import Finding, Level, shown
 from cometmq.client import AdminClient
 from cometmq.client.subscription_check import ComparableFilter
 from cometmq.protocol.bodies.client import ConsumerConnection
@@ -111,9 +116,62 @@ def test_the_limits_of_the_broker_count() -> None:
     assert finding.level is Level.WARNING
 
 
+def sessions(number: int, count: int, of_topic: int) -> Broker:
+    return broker(
+        number,
+        producerSessions=str(count),
+        producerSessionsLimit="100",
+        producerSessionsTopic="orders",
+        producerSessionsOfTopic=str(of_topic),
+        producerSessionsOfTopicLimit="25",
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "of_topic", "level", "met"),
+    [
+        (79, 4, Level.FINE, "79 producer sessions of at most 100"),
+        (80, 4, Level.WARNING, "80 producer sessions of at most 100"),
+        (60, 20, Level.WARNING, "20 producer sessions of topic orders of at most 25"),
+        (60, 25, Level.PROBLEM, "25 producer sessions of topic orders of at most 25"),
+    ],
+)
+def test_producer_sessions_that_fill_their_table_are_found(
+    count: int, of_topic: int, level: Level, met: str
+) -> None:
+    [finding] = producer_sessions.room(cluster(sessions(0, count, of_topic), broker(1)))
+
+    assert (finding.level, finding.subject, finding.met) == (level, "a (10.0.0.1:10911)", met)
+
+
+def test_a_broker_whose_producer_sessions_were_not_used_has_room() -> None:
+    unused = broker(0, producerSessions="0", producerSessionsLimit="100")
+
+    [finding] = producer_sessions.room(cluster(unused))
+
+    assert (finding.level, finding.met) == (Level.FINE, "0 producer sessions of at most 100")
+
+
+@pytest.mark.parametrize(
+    ("brokers", "level", "met"),
+    [
+        ((sessions(0, 1, 1), sessions(1, 1, 1)), Level.FINE, "every broker has"),
+        ((broker(0), broker(1)), Level.FINE, "Spark writes at least once"),
+        ((sessions(0, 1, 1), broker(1)), Level.WARNING, "1 broker without producer sessions: a ("),
+    ],
+)
+def test_a_cluster_of_which_some_brokers_have_producer_sessions_is_found(
+    brokers: tuple[Broker, ...], level: Level, met: str
+) -> None:
+    [finding] = producer_sessions.offered(cluster(*brokers))
+
+    assert finding.level is level
+    assert met in finding.met
+
+
 def test_only_some_names_are_shown() -> None:
-    assert cluster_checks.shown(["a", "b"]) == "a, b"
-    assert cluster_checks.shown(list("abcdefgh")) == "a, b, c, d, e and 3 more"
+    assert shown(["a", "b"]) == "a, b"
+    assert shown(list("abcdefgh")) == "a, b, c, d, e and 3 more"
 
 
 def filters(**topics: str) -> dict[str, ComparableFilter]:

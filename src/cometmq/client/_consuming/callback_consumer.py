@@ -262,7 +262,7 @@ class CallbackConsumer(SubscribingConsumer):
         return self._engine.suspended
 
     def suspend(self) -> None:
-        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        """Stop fetching until `resume`. Messages that are already fetched are still handled."""
         self._check_open()
         self._engine.suspend()
 

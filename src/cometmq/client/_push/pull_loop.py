@@ -282,9 +282,14 @@ class PullLoop(FetchLoop[PullResult]):
                 self._process_queue.topic_missed |= error.code == ResponseCode.TOPIC_NOT_EXIST
             raise
         self._failed_pulls = 0
-        # The broker may have applied another filter, whose messages this one would drop.
+        # The broker may have applied another filter, whose messages this one would drop. What a
+        # suspended consumer gets from a held pull is pulled again later.
         self._check_pause()
-        is_void = self._process_queue.dropped or self._filter_of(self.queue.topic) != wanted
+        is_void = (
+            self._process_queue.dropped
+            or self._suspended()
+            or self._filter_of(self.queue.topic) != wanted
+        )
         return None if is_void else result
 
     def _commits_with_pull(self) -> bool:

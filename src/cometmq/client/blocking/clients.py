@@ -605,7 +605,7 @@ class PushConsumer(base.CallbackConsumer):
         return self._inner.suspended
 
     def suspend(self) -> None:
-        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        """Stop fetching until `resume`. Messages that are already fetched are still handled."""
         self._call(self._inner.suspend)
 
     def resume(self) -> None:
@@ -727,7 +727,7 @@ class PopConsumer(base.CallbackConsumer):
         return self._inner.suspended
 
     def suspend(self) -> None:
-        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        """Stop fetching until `resume`. Messages that are already fetched are still handled."""
         self._call(self._inner.suspend)
 
     def resume(self) -> None:

@@ -148,7 +148,8 @@ async def test_a_broker_moves_with_a_slave_under_load(tmp_path: Path) -> None:
             await in_thread(guide.run, "--to ./new")
             guide.start("slave.conf")
             await sender.acknowledge(50)
-            await in_thread(guide.program, "stop_writing")
+            waited = await in_thread(guide.run, "python wait.py")
+            assert waited.endswith(": 0 bytes behind']\n")
             await in_thread(guide.stop, "old.conf")
             await in_thread(guide.stop, "slave.conf")
             ends = re.findall(r"end=(\d+)", await in_thread(guide.run, "store list ./old"))
@@ -196,7 +197,7 @@ async def test_a_cluster_grows_and_shrinks_without_a_lost_message(tmp_path: Path
         await send(guide, *BODIES)
         first = await consumed(guide, "g", 50)
         guide.start("broker-b.conf")
-        grown = await in_thread(guide.program, "SOURCE, TARGET")
+        grown = await in_thread(guide.run, "python grow.py")
         assert "topic orders\n" in grown
         assert "group g\n" in grown
         rest: list[str] = []

@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
-    settings = PATIENT | TIMERS if target in VERSIONS_5 else PATIENT
+    settings = PATIENT | TIMERS if target in (COMET, *VERSIONS_5) else PATIENT
     with Cluster(target, tmp_path_factory.mktemp("cluster"), settings) as running:
         yield running
 

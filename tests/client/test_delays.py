@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -45,7 +46,7 @@ async def test_a_level_above_the_highest_is_the_highest(
     assert receipt.queue.topic == topic
 
 
-@pytest.mark.only_on(*VERSIONS_5)
+@pytest.mark.only_on("comet", *VERSIONS_5)
 async def test_a_recalled_message_is_not_delivered(name_servers: str) -> None:
     async with (
         Producer(name_servers, group="g") as producer,
@@ -67,7 +68,7 @@ async def test_a_recalled_message_is_not_delivered(name_servers: str) -> None:
     assert got == [b"kept"]
 
 
-@pytest.mark.only_on(*VERSIONS_5)
+@pytest.mark.only_on("comet", *VERSIONS_5)
 @pytest.mark.parametrize("how", ["delay", "deliver_at", names.TIMER_DELAY_SEC])
 async def test_a_timer_message_is_delivered_when_it_is_due(name_servers: str, how: str) -> None:
     sent_ms = now_ms()
@@ -89,9 +90,10 @@ async def test_a_timer_message_is_delivered_when_it_is_due(name_servers: str, ho
 @pytest.mark.only_on("comet", *VERSIONS_5)
 @pytest.mark.long_on(*VERSIONS_5)
 async def test_a_broker_without_timers_refuses_timer_messages(
-    own_cluster: Cluster, group: str
+    make_cluster: Callable[..., Cluster], group: str
 ) -> None:
     timer = Message("t", b"x", delay=3)
-    async with Producer(own_cluster.namesrv, group=group) as producer:
+    name_servers = make_cluster({"timerWheelEnable": False}).namesrv
+    async with Producer(name_servers, group=group) as producer:
         with pytest.raises(ResponseError):
             await producer.send(timer)

@@ -192,9 +192,9 @@ async def test_both_paths_read_the_same_from_a_response(
 ) -> None:
     commands: list[Command] = []
 
-    def noted(response: Command, pull: Pull) -> PullResult:
+    def noted(response: Command, pull: Pull, offset: int) -> PullResult:
         commands.append(response)
-        return result_from(response, pull)
+        return result_from(response, pull, offset)
 
     monkeypatch.setattr("cometmq.client._push.fast_path.result_from", noted)
     pull = Pull("g", QUEUE, Filter.tags("Aa || A"))

@@ -61,7 +61,7 @@ from cometmq.store.message_store import bring_in
 from cometmq.store.timers.checkpoint import Passed
 from cometmq.store.timers.index import Count, TimerIndex, Waiting
 from cometmq.store.timers.timer_log import DELETE, NONE, Unit
-from cometmq.store.timers.wheel import SLOTS
+from cometmq.store.timers.wheel import SLOT_MS_MAX, SLOTS
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
@@ -654,13 +654,13 @@ class TimerDelivery:
     def _sort_further(self, opened: _OpenSlot) -> None:
         """Put units into the heap, the oldest first, as far as there is room."""
         slot_ms = opened.slot_ms
-        precision = self._index.precision_ms
+        end_ms = slot_ms + self._index.precision_ms
         end_s = monotonic() + SLICE_S
         while opened.further and len(opened.due) < SORTED_MAX:
             position = opened.further.pop()
             unit = self._index.unit(position)
-            due_ms = unit.due_ms or (slot_ms + (0 if unit.rolls else precision))
-            after_ms = min(max(due_ms - slot_ms, 0), precision)
+            due_ms = unit.due_ms or (slot_ms if unit.rolls else end_ms)
+            after_ms = min(max(due_ms - slot_ms, 0), SLOT_MS_MAX)
             heappush(opened.due, after_ms << _POSITION_BITS | position)
             if monotonic() >= end_s:
                 return

@@ -39,7 +39,7 @@ from cometmq.store.timers.timer_log import (
     TimerLog,
     Unit,
 )
-from cometmq.store.timers.wheel import SLOTS, Slot, TimerWheel
+from cometmq.store.timers.wheel import SLOT_MS_MAX, SLOTS, Slot, TimerWheel
 from cometmq.system.files import Files
 
 log = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class TimerIndex:
 
     def _unit_of(self, waiting: Waiting, now_ms: int) -> tuple[Unit, str] | None:
         """Return the unit of a message and its topic; None if it does not wait."""
-        properties, precision = waiting.properties, self.precision_ms
+        properties = waiting.properties
         out_ms = number_of(value_of(properties, _OUT))
         topic = value_of(properties, _REAL_TOPIC)
         if out_ms is None or topic is None or out_ms < 0:
@@ -303,7 +303,8 @@ class TimerIndex:
         due_ms = 0
         if not magic & ROLL:
             wanted = min(max(_wanted_ms(properties, waiting.store_ms), out_ms + 1), 2**62)
-            due_ms = 0 if wanted >= slot_ms + precision else wanted
+            is_in_slot = wanted <= slot_ms + SLOT_MS_MAX
+            due_ms = wanted if is_in_slot and wanted != slot_ms + self.precision_ms else 0
         if value_of(properties, _DEL_KEY) is not None:
             magic |= DELETE
         text = topic.decode("utf-8", "replace")

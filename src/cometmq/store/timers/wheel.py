@@ -22,6 +22,8 @@ from typing import Final, NamedTuple
 
 from cometmq.system.files import Files, MappedFile
 
+SLOT_MS_MAX: Final = 1000
+"""The longest slot: TIMER_OUT_MS may be so much before the time of a message."""
 SLOTS: Final = 2 * 7 * 24 * 3600
 _SLOT: Final = Struct(">qqqii")
 WHEEL_BYTES: Final = SLOTS * _SLOT.size

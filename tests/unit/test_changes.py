@@ -137,7 +137,7 @@ CHANGES: dict[str, list[Edit]] = {
     SEND: [
         before(
             "broker/sending/validation.py",
-            "    if topic in SEND_FORBIDDEN_TOPICS:\n",
+            "    if topic in TOPICS_OF_WAITING:\n",
             '    if topic == "unwanted":\n        raise _illegal("it is unwanted")\n',
         )
     ],

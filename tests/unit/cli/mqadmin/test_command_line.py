@@ -403,7 +403,9 @@ ONLY_IN_ADMIN = {
     "namesrv kv",
     "offset show",
     "offset at",
+    "timer find",
     "timer list",
+    "timer recall",
     "topic show",
     "broker list",
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from cometmq.client import LocalState
 
@@ -20,6 +21,29 @@ class SendType(Enum):
     PLAIN = "plain"
     DELAYED = "delayed"
     TRANSACTION = "in a transaction"
+    SESSION = "in a producer session"
+
+
+class Opening(NamedTuple):
+    """An acknowledged opening of a producer session."""
+
+    session: str
+    owner: str
+    """The attempt."""
+    epoch: int
+    broker: str
+    ends: tuple[int, ...]
+    """The end of each queue then: behind it no other attempt with such an epoch stores a row."""
+
+
+class StoredRow(NamedTuple):
+    """A row of a producer session in the log of a master."""
+
+    name: str
+    session: str
+    owner: str
+    epoch: int
+    position: QueuePosition
 
 
 @dataclass
@@ -61,6 +85,9 @@ class History:
     sends: dict[str, Send] = field(default_factory=dict)
     handled: dict[str, list[QueuePosition]] = field(default_factory=lambda: defaultdict(list))
     """The positions at which each message was consumed, of calls that returned."""
+    openings: list[Opening] = field(default_factory=list)
+    rows: list[StoredRow] = field(default_factory=list)
+    """What the masters have in the end."""
     failures: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     """How often each fault happened."""
@@ -138,7 +165,8 @@ class History:
             # consumed copy: it is delivered again.
             losses = self.faults["power_lost"] + self.faults["power_cut"]
             deliveries = 1 + losses if send.type is SendType.DELAYED else 1
-            if len(set(positions)) > attempts * deliveries:
+            is_counted = send.type is not SendType.SESSION  # in the logs, by `_wrong_rows`
+            if is_counted and len(set(positions)) > attempts * deliveries:
                 found.append(f"duplicated: {name} is stored at {sorted(set(positions))}")
             if send.position is not None and send.position not in positions:
                 found.append(
@@ -149,6 +177,7 @@ class History:
                 if other != name and not has_lost_master:
                     found.append(f"diverging: {other} and {name} are both at {position}")
         found += self._reordered()
+        found += self._wrong_rows()
         ends: dict[QueuePosition, int] = defaultdict(int)
         for topic, broker, queue, offset in contents:
             key = topic, broker, queue, 0
@@ -157,6 +186,28 @@ class History:
             if offset > ends[key]:
                 found.append(f"ahead: the group is at {offset} of {key}, consumed to {ends[key]}")
         return found
+
+    def _wrong_rows(self) -> Iterator[str]:
+        """Yield what is wrong with the rows of producer sessions, as the logs have them."""
+        stored: dict[str, list[StoredRow]] = defaultdict(list)
+        for row in self.rows:
+            stored[row.name].append(row)
+        for name, send in self.sends.items():
+            rows = stored[name]
+            if len(rows) > 1:
+                yield f"repeated: {name} is stored at {[row.position for row in rows]}"
+            if send.type is SendType.SESSION and send.is_acknowledged and not rows:
+                yield f"lost: the row {name} was acknowledged"
+        for opening in self.openings:
+            for row in self.rows:
+                _, broker, queue_id, offset = row.position
+                if (
+                    (row.session, broker) == (opening.session, opening.broker)
+                    and row.owner != opening.owner
+                    and row.epoch <= opening.epoch
+                    and offset >= opening.ends[queue_id]
+                ):
+                    yield f"zombie: {row} was stored after {opening}"
 
     def _reordered(self) -> list[str]:
         found = []

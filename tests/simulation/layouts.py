@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 ASYNC = {"flushDiskType": "ASYNC_FLUSH"}
@@ -44,6 +44,8 @@ class Layout:
     """Whether masters send the log only to slaves with a ticket, as with access control."""
     moves_queues: bool = False
     """Whether the topic is a static one, whose queues an operator moves among the masters."""
+    has_job: bool = False
+    """Whether tasks write in producer sessions."""
     faults: tuple[str, ...] = ()
     """The only faults that happen; empty for all."""
 
@@ -92,6 +94,17 @@ LAYOUTS = (
         load_s=15.0,
     ),
 )
+
+JOB_EVERY = 3
+"""The worlds of every third round of seeds through the clusters have a job. The histories of the
+others, and of planted bugs, do not depend on it."""
+
+
+def layout_of(seed: int) -> Layout:
+    """Return the cluster that a seed chooses."""
+    turn, number = divmod(seed, len(LAYOUTS))
+    return replace(LAYOUTS[number], has_job=turn % JOB_EVERY == 0)
+
 
 STATIC = Layout(
     "three masters, a static topic", masters=("broker-a", "broker-b", "broker-c"), moves_queues=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,13 @@ from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import split_record
 from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store import MessageStore
 from cometmq.system.configuration import Configuration, load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
+from simulation.history import StoredRow
 from simulation.kernel import PROCESS, Process, SimulatedLoop
 from support.controllers.etcd_model import EtcdStore, ModelEtcd
 from support.stores.power_files import Fault, PowerCutError, PowerFiles
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 
 POWER_LOST = "power_lost"
 """The name under which losses of power of brokers are counted."""
+SESSION, OWNER, EPOCH = "SESSION", "OWNER", "EPOCH"
+"""Properties of a row with the name of its producer session, its attempt, and the epoch of that."""
 STOP_S = 20.0
 """How long, in virtual time, a broker has to stop."""
 TOPIC = "orders"
@@ -335,6 +341,25 @@ class BrokerMachine(Machine):
         """Return the committed offset of the group in a queue of the topic."""
         core = self._core
         return None if core is None else core.offsets.committed(GROUP, TOPIC, queue_id)
+
+    def rows(self) -> Iterator[StoredRow]:
+        """Yield the rows of producer sessions in its log, also those that readers do not see."""
+        store = self._store
+        for queue_id in range(QUEUES if store is not None else 0):
+            assert store is not None
+            for log_offset, size in store.written_units(TOPIC, queue_id, 0):
+                record = store.written_record_at(log_offset, size)
+                assert record is not None, f"{self.name} has no record at {log_offset}"
+                parts = split_record(record)
+                properties = decode_properties(parts.properties)
+                if SESSION in properties:
+                    yield StoredRow(
+                        parts.body.decode().rstrip("."),
+                        properties[SESSION],
+                        properties[OWNER],
+                        int(properties[EPOCH]),
+                        (TOPIC, self.broker_name, queue_id, parts.queue_offset),
+                    )
 
     @property
     def _epochs(self) -> list[Epoch]:

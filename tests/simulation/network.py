@@ -16,7 +16,6 @@ from typing import Any
 
 from simulation.kernel import PROCESS, Process, SimulatedLoop
 
-_numbers = itertools.count(1000)
 ORDER_S = 1e-6
 """Least time between two arrivals of one direction of a connection."""
 
@@ -25,7 +24,7 @@ class Listener:
     """A socket that listens."""
 
     def __init__(self, network: Network, process: Process, port: int) -> None:
-        self.number = next(_numbers)
+        self.number = network.next_number()
         self.process = process
         self.waiting: deque[Link] = deque()
         self._network = network
@@ -207,7 +206,7 @@ class Link:
 
     def __init__(self, network: Network, client: Process, listener: Listener) -> None:
         self.network = network
-        self.number = next(_numbers)
+        self.number = network.next_number()
         self.client = Pipe(self, client, (client.ip, self.number))
         self.server = Pipe(self, listener.process, listener.getsockname())
         self.client.other, self.server.other = self.server, self.client
@@ -241,7 +240,12 @@ class Network:
         """Ports of servers to and from which nothing arrives, though all else does."""
         self.held: list[tuple[Pipe, bytes | None]] = []
         self.slow_s = 0.0
+        self._numbers = itertools.count(1000)
         loop.network = self
+
+    def next_number(self) -> int:
+        """Return the next descriptor or port. Each world has its own: servers limit them."""
+        return next(self._numbers)
 
     def delay_s(self) -> float:
         chance = self.loop.chance
@@ -281,7 +285,7 @@ class Network:
     def listen(self, host: str, port: int, backlog: int) -> Listener:
         process = PROCESS.get()
         assert process is not None
-        listener = Listener(self, process, port or next(_numbers))
+        listener = Listener(self, process, port or self.next_number())
         assert listener.getsockname() not in self.listeners
         self.listeners[listener.getsockname()] = listener
         return listener

@@ -38,7 +38,7 @@ class Sends(World):
     async def _direct(self) -> None:
         for machine in self.machines:
             machine.start()
-        process = self.process("producer", self._ip())
+        process = self.process("producer", self.new_ip())
         await asyncio.wait([process.spawn(self._send_all(process.ip))])
 
     async def _send_all(self, ip: str) -> None:

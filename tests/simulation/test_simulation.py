@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from cometmq.broker.durability.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.broker.durability.wait import DurabilityWait
 from cometmq.broker.failover.elected_role import ElectedRole
 from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
 from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.broker.failover.epochs.wire import MasterEpochs
+from cometmq.broker.producer_sessions.sessions import ProducerSessions
 from cometmq.broker.replication.greeting import GREETING_BYTES, SlaveNames, Tickets
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
@@ -29,6 +31,7 @@ from cometmq.store import message_store
 from cometmq.store.lifecycle.recovery import Recovery
 from cometmq.store.queues.redispatch import Redispatched
 from simulation.faults import STRANGER, Faults
+from simulation.job import JOB_FAULTS
 from simulation.kernel import UNCLOSED
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import SimulatedCommit
@@ -66,7 +69,9 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
         faults = sum((Counter(world["faults"]) for world in here), Counter[str]())
         elections = sum(world["elections"] for world in here)
         print(f"{layout.name}: {len(here)} worlds, {elections} elections, {dict(faults)}")
-        assert {name for name in faults if not name.startswith(STRANGER)} == Faults.counted(layout)
+        assert {name for name in faults if not name.startswith(STRANGER)} == (
+            Faults.counted(layout) | JOB_FAULTS
+        )
         assert sum(world["acknowledged"] for world in here) > 20 * len(here)
         assert elections >= 2 * len(here) * bool(layout.controllers)
 
@@ -160,9 +165,25 @@ def keep_nothing(set_aside: Any) -> Any:
     return lambda *_, **__: None
 
 
+def check_no_session(check_send: Any) -> Any:
+    return lambda *_: None
+
+
+def load_no_sessions(load: Any) -> Any:
+    async def forgotten(self: ProducerSessions) -> None:
+        self._is_loaded = True
+
+    return forgotten
+
+
+def respond_before_the_sync(respond: Any) -> Any:
+    return lambda self, request, log_offset_end, response: response
+
+
 ASYNCHRONOUS = "elected, asynchronous flush"
 TRUSTS = broker_set, "_is_able", trust_each_log
 FAILURES = ("blackout", "power_cut", "kill_master")
+CUTS = ("power_cut", "blackout")
 
 
 @dataclass(frozen=True)
@@ -178,6 +199,8 @@ class Planted:
     """So that few worlds are enough."""
     finds: str = ""
     """The beginning of the failure."""
+    has_job: bool = False
+    """Whether it shows only in producer sessions."""
 
     @classmethod
     def one(
@@ -233,24 +256,42 @@ PLANTED = {
         (TRUSTS,), ASYNCHRONOUS, FAILURES, first_seed=2
     ),
     "compares one that never led with nobody": Planted.one(
-        broker_set, "_members", forget_the_members_before, ASYNCHRONOUS, faults=FAILURES
+        *(broker_set, "_members", forget_the_members_before, ASYNCHRONOUS),
+        faults=FAILURES,
+        first_seed=113,
     ),
     "counts an acknowledgement for a claimed id": Planted(
         ((Tickets, "take", take_any_ticket),), "elected", ("stranger",), finds="early: "
+    ),
+    "does not fence older attempts": Planted.one(
+        *(ProducerSessions, "check_send", check_no_session, "three masters"),
+        has_job=True,
+        finds="zombie: ",
+    ),
+    "forgets producer sessions with a restart": Planted.one(
+        *(ProducerSessions, "_load", load_no_sessions, "elected"),
+        has_job=True,
+        finds="repeated: ",
+    ),
+    "opens a producer session before the sync": Planted.one(
+        *(DurabilityWait, "respond", respond_before_the_sync, "one broker"),
+        faults=CUTS,
+        has_job=True,
+        finds="zombie: ",
     ),
     "erases what was confirmed": Planted(
         (TRUSTS, (message_store, "set_aside", keep_nothing)),
         ASYNCHRONOUS,
         FAILURES,
-        first_seed=95,
+        first_seed=139,
         finds="erased: ",
     ),
 }
 
 
-def layout_of(planted: Planted) -> Layout:
+def planted_layout(planted: Planted) -> Layout:
     found = next(layout for layout in LAYOUTS if layout.name == planted.layout)
-    return replace(found, faults=planted.faults)
+    return replace(found, faults=planted.faults, has_job=planted.has_job)
 
 
 @pytest.mark.parametrize("bug", PLANTED)
@@ -259,7 +300,7 @@ def test_the_simulation_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyP
     for owner, name, replacement in planted.replaced:
         monkeypatch.setattr(owner, name, replacement(getattr(owner, name)))
     for seed in range(planted.first_seed, planted.first_seed + PLANTED_SEEDS):
-        failures = simulate(seed, layout=layout_of(planted)).failures
+        failures = simulate(seed, layout=planted_layout(planted)).failures
         if found := [failure for failure in failures if failure.startswith(planted.finds)]:
             print(f"{bug}: found by seed {seed}: {found[0]}")
             return

@@ -34,8 +34,9 @@ from cometmq.protocol.headers.controller import CleanBrokerDataRequest, Controll
 from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
 from simulation.history import History, QueuePosition, Send, SendType
+from simulation.job import Job
 from simulation.kernel import Process, SimulatedLoop
-from simulation.layouts import LAYOUTS, Layout
+from simulation.layouts import LAYOUTS, Layout, layout_of
 from simulation.machines import (
     CONTROLLER_PORT,
     GROUP,
@@ -77,7 +78,7 @@ class World:
         for registry in (instance._instances, instance._living):  # of processes of other worlds
             registry.clear()
         self.chance = SeededRandomness(seed)
-        self.layout = layout or LAYOUTS[seed % len(LAYOUTS)]
+        self.layout = layout or layout_of(seed)
         self.loop = SimulatedLoop(self.chance)
         self.network = Network(self.loop)
         self.history = History()
@@ -94,7 +95,7 @@ class World:
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
-            NameServerMachine(self, f"namesrv-{number}", self._ip())
+            NameServerMachine(self, f"namesrv-{number}", self.new_ip())
             for number in range(1, count + 1)
         ]
         self.name_servers = ";".join(
@@ -105,7 +106,7 @@ class World:
         self._newest: Epochs = (0, 0)
         """The newest epochs of the broker set, when etcd was restored."""
         self.controllers = [
-            ControllerMachine(self, f"controller-{number}", self._ip(), self.etcd)
+            ControllerMachine(self, f"controller-{number}", self.new_ip(), self.etcd)
             for number in range(1, self.layout.controllers + 1)
         ]
         self.brokers = list(self._new_brokers())
@@ -120,17 +121,23 @@ class World:
                 settings |= {"controllerAddr": ";".join(addresses)}
             for number in range(layout.replicas):
                 name = f"{broker_name}-{number}" if layout.controllers else broker_name
-                yield BrokerMachine(self, name, self._ip(), broker_name, settings)
+                yield BrokerMachine(self, name, self.new_ip(), broker_name, settings)
         for number in range(1, layout.slaves + 1):
             settings = layout.settings | {"brokerRole": "SLAVE", "brokerId": str(number)}
             name = layout.masters[0]
-            yield BrokerMachine(self, f"{name}-{number}", self._ip(), name, settings)
+            yield BrokerMachine(self, f"{name}-{number}", self.new_ip(), name, settings)
 
-    def _ip(self) -> str:
+    def new_ip(self) -> str:
+        """Return the address of one more machine."""
         self._ips += 1
-        return f"10.0.0.{self._ips}"
+        return f"10.0.{self._ips // 256}.{self._ips % 256}"
 
     # --- what faults use ------------------------------------------------------------------------
+
+    @property
+    def has_load(self) -> bool:
+        """Whether the load goes on."""
+        return self.loop.now_s < self._ends_s
 
     @property
     def machines(self) -> list[Machine]:
@@ -144,7 +151,7 @@ class World:
     def copy_of(self, machine: BrokerMachine) -> BrokerMachine:
         """Return a new machine whose disk has what another one's has now."""
         copy = BrokerMachine(
-            self, f"{machine.name}-copy", self._ip(), machine.broker_name, machine.own_settings
+            self, f"{machine.name}-copy", self.new_ip(), machine.broker_name, machine.own_settings
         )
         copy.settings["storePathRootDir"] = machine.settings["storePathRootDir"]
         copy.disk.put_back(machine.disk.image())
@@ -161,10 +168,10 @@ class World:
         """
         first = self.brokers[0]
         newcomer = BrokerMachine(
-            *(self, f"{first.broker_name}-new-{number}", self._ip(), first.broker_name),
+            *(self, f"{first.broker_name}-new-{number}", self.new_ip(), first.broker_name),
             first.own_settings,
         )
-        newcomer.settings["namesrvAddr"] = f"{self._ip()}:{NAME_SERVER_PORT}"
+        newcomer.settings["namesrvAddr"] = f"{self.new_ip()}:{NAME_SERVER_PORT}"
         return newcomer
 
     def slaves_of(self, master: BrokerMachine) -> list[BrokerMachine]:
@@ -256,7 +263,7 @@ class World:
 
     def forget(self, number: int) -> None:
         """Let the controllers forget the broker with an id, whose store is gone."""
-        process = self.process("operator", self._ip())
+        process = self.process("operator", self.new_ip())
         process.spawn(self._clean(number)).add_done_callback(lambda _: process.die())
 
     def _elect_unclean(self) -> None:
@@ -296,7 +303,7 @@ class World:
 
     def operate(self, number: int) -> None:
         """Ask the controllers to elect the broker with that id."""
-        process = self.process("operator", self._ip())
+        process = self.process("operator", self.new_ip())
         process.spawn(self._elect(number)).add_done_callback(lambda _: process.die())
 
     async def _elect(self, number: int) -> None:
@@ -367,12 +374,14 @@ class World:
         moving: list[asyncio.Task[None]] = []
         if self.layout.moves_queues:
             created = asyncio.Event()
-            moving.append(self.process("operator", self._ip()).spawn(self._move_queues(created)))
+            moving.append(self.process("operator", self.new_ip()).spawn(self._move_queues(created)))
             await created.wait()
-        producer = self.process("producer", self._ip())
+        producer = self.process("producer", self.new_ip())
         sending = producer.spawn(self._produce(producer))
         for number in range(1 + self.chance.below(2)):
-            self.consumers.append(self._consumer(f"consumer-{number}", self._ip()))
+            self.consumers.append(self._consumer(f"consumer-{number}", self.new_ip()))
+        job = Job(self)
+        writing = self.loop.create_task(job.run()) if self.layout.has_job else None
         ends_s = self.loop.now_s + self.layout.load_s
         faults = Faults(self)
         while self.loop.now_s < ends_s:
@@ -386,7 +395,10 @@ class World:
         await asyncio.wait([sending, *moving])
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (
-            self.history.missing() or self.history.undelivered() or self._lagging()
+            (writing is not None and not writing.done())
+            or self.history.missing()
+            or self.history.undelivered()
+            or self._lagging()
         ):
             if until_s - self.loop.now_s < SETTLE_S / 2:
                 self._elect_unclean()
@@ -394,6 +406,8 @@ class World:
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
         while self.loop.now_s < until_s and self._lagging():  # a transaction was checked meanwhile
             await asyncio.sleep(1.0)
+        if writing is not None:
+            self._end_job(job, writing)
         self.history.failures += self.loop.failures
         self.history.failures = self.history.check(
             attempts=RETRIES + 1,
@@ -403,6 +417,16 @@ class World:
         self.history.failures += self._different_copies()
         for stranger in self.strangers:
             self.history.failures += stranger.kept_open()
+
+    def _end_job(self, job: Job, writing: asyncio.Task[None]) -> None:
+        """End the job, and read what the masters have of its rows."""
+        job.end()
+        if writing.done():
+            writing.result()
+        else:
+            self.history.failures.append("stuck: a task of the job has not finished")
+        masters = [machine for machine in self.brokers if not machine.is_slave]
+        self.history.rows += [row for master in masters for row in master.rows()]
 
     async def _replace_master(self) -> None:
         """Lose the machine of the master for ever, and let its slave take its place.
@@ -501,7 +525,7 @@ class World:
             instance_name="producer",
         )
         await producer.start()
-        while self.loop.now_s < self._ends_s:
+        while self.has_load:
             await asyncio.gather(*(self._send(producer) for _ in range(1 + self.chance.below(4))))
             await asyncio.sleep(self.chance.fraction() * 0.2)
 

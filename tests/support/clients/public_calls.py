@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -34,12 +35,14 @@ from cometmq.client import (
 )
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.admin import DeadLetter
+from cometmq.client.admin.static_plans import StaticPlan, add_queues, empty_part, with_epoch
 from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.auth import AclInfo, UserInfo
+from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.query import QueryMessageRequest
@@ -341,6 +344,22 @@ def letter_of(world: World) -> DeadLetter:
     return DeadLetter(replace(message, properties=message.properties | origin))
 
 
+def static_topic_of(world: World) -> str:
+    return f"{world.topic}-static"
+
+
+def broker_name_of(world: World) -> str:
+    return world.queues[0].broker_name
+
+
+def plan_of(world: World) -> StaticPlan:
+    """A plan of a static topic of one queue that the broker has, newer than the one before."""
+    topic, broker, epoch = f"{world.topic}-planned", broker_name_of(world), time.time_ns() // 10**6
+    parts = with_epoch({broker: empty_part(topic, broker)}, epoch, 1)
+    add_queues(parts, [broker], 0, 1)
+    return StaticPlan(topic, epoch, parts)
+
+
 ARGUMENTS: dict[str, Callable[[World], object]] = {
     "access_key": lambda w: "no-account",
     "address": lambda w: w.links.broker.address,
@@ -348,6 +367,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "body": lambda w: b"answer",
     "broker": lambda w: "no-broker",
     "broker_id": lambda w: None,
+    "brokers": lambda w: [broker_name_of(w)],
     "changes": lambda w: {"defaultTopicQueueNums": "4"},
     "client_id": lambda w: w.instance.client_id,
     "cluster": lambda w: "no-cluster",
@@ -372,6 +392,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "number": lambda w: 0,
     "offset": lambda w: 0,
     "offset_message_id": lambda w: w.stored[0].offset_message_id,
+    "plan": plan_of,
     "policy": lambda w: AclInfo(subject="User:nobody"),
     "queue": lambda w: w.queues[0],
     "queue_id": lambda w: 0,
@@ -380,8 +401,10 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "secret_key": lambda w: "no-secret",
     "source": lambda w: w.group,
     "space": lambda w: "space",
+    "stats": lambda w: {MessageQueue(static_topic_of(w), broker_name_of(w), 0): OffsetWrapper()},
     "subject": lambda w: "User:nobody",
     "target": lambda w: f"{w.group}-copy",
+    "targets": lambda w: [broker_name_of(w)],
     "time": lambda w: 0,
     "time_ms": lambda w: 0,
     "topic": lambda w: w.topic,
@@ -452,6 +475,19 @@ CALLS: dict[str, Call] = {
     "AdminClient.set_order_conf": lambda w: w.admin.set_order_conf(f"{w.topic}-2", {"b": 1}),
     "AdminClient.broker_counters": lambda w: w.admin.broker_counters(
         [w.links.broker.address], "TOPIC_PUT_NUMS", w.topic
+    ),
+    "AdminClient.create_static_topic": lambda w: w.admin.create_static_topic(static_topic_of(w), 2),
+    "AdminClient.move_static_queues": lambda w: w.admin.move_static_queues(
+        static_topic_of(w), [broker_name_of(w)]
+    ),
+    "AdminClient.plan_queue_moves": lambda w: w.admin.plan_queue_moves(
+        static_topic_of(w), [broker_name_of(w)]
+    ),
+    "AdminClient.plan_remapping": lambda w: w.admin.plan_remapping(
+        static_topic_of(w), [broker_name_of(w)]
+    ),
+    "AdminClient.plan_static_topic": lambda w: w.admin.plan_static_topic(
+        static_topic_of(w), 4, [broker_name_of(w)]
     ),
     "AdminClient.elect_master": lambda w: w.admin.elect_master(
         w.links.broker.address, "no-cluster", "no-broker", 1

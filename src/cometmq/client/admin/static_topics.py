@@ -39,7 +39,7 @@ from cometmq.client.admin.static_plans import (
     renew_stale_lists,
     with_epoch,
 )
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, TopicNotFoundError
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, check_topic_name
@@ -145,8 +145,8 @@ class StaticTopics(AdminCore):
     async def is_static_topic(self, topic: str) -> bool:
         """Return whether the route of a topic has logical queues."""
         try:
-            return bool((await self._instance.routes.find(topic)).hosts)
-        except ClientError:  # no broker has it now
+            return bool((await self._route(topic)).hosts)
+        except TopicNotFoundError:  # no broker has it now
             return False
 
     async def plan_static_topic(

@@ -53,7 +53,7 @@ from support.clients.public_calls import (
 )
 from support.network.fault_proxy import Proxied
 from support.runner.tiers import is_long_run
-from support.runner.versions import VERSIONS_5
+from support.runner.versions import POP_SERVERS
 
 __all__ = ["links", "session_cluster", "world"]
 """Fixtures that stand elsewhere."""
@@ -317,7 +317,7 @@ class Blocking:
 
 @pytest.fixture
 def world_of_threads(cluster: Cluster, target: str) -> Iterator[Blocking]:
-    made = Blocking(cluster.namesrv, pops=target in VERSIONS_5)
+    made = Blocking(cluster.namesrv, pops=target in POP_SERVERS)
     with contextlib.closing(made):
         yield made
 

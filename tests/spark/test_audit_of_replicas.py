@@ -82,8 +82,8 @@ def test_a_replica_is_behind_while_it_is_away_and_equal_when_it_has_caught_up(
     fill(pair.master.namesrv, late, {1: 3})
     assert audits.by_broker() == (
         expected("behind-there", orders, 0, range(40, 47))
-        | expected("missing-there", orders, 2, range(4))
-        | expected("missing-there", late, 1, range(3))
+        | expected("behind-there", orders, 2, range(4))
+        | expected("behind-there", late, 1, range(3))
     )
 
     pair.replica.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 
 from cometmq.model.errors import ConfigError
@@ -37,7 +37,8 @@ def compare(
 
     ``finding`` is ``differs``, or for ``here`` and ``there``: ``missing-there`` (within the range
     that the other side has), ``behind-there`` (after its end: it lags) or ``expired-there`` (before
-    its beginning). ``columns`` names what differs.
+    its beginning). If the other side has nothing of a queue, it lags if the message is newer than
+    all that it has of other queues. ``columns`` names what differs.
 
     Args:
         here, there: rows of any two sources. Columns that one of them lacks are not compared.
@@ -89,7 +90,8 @@ def _rows_of_differing_queues(sides: Mapping[str, DataFrame]) -> DataFrame:
     """Join the rows of both sides that are in queues whose sums differ.
 
     The columns of each side have its name at their ends. ``least`` and ``most`` are the bounds of
-    the queue. A sum of 32 bits of a hash overflows only above two thousand million rows.
+    the queue, ``newest`` is the last store time of the whole side. A sum of 32 bits of a hash
+    overflows only above two thousand million rows.
     """
     hashed = F.xxhash64("queue_offset", "content")
     sums = (
@@ -98,8 +100,12 @@ def _rows_of_differing_queues(sides: Mapping[str, DataFrame]) -> DataFrame:
         F.sum(F.shiftrightunsigned(hashed, 32)).alias("high"),
         F.min("queue_offset").alias("least"),
         F.max("queue_offset").alias("most"),
+        F.max(F.col("row")["store_timestamp"]).alias("newest"),
     )
     summed = _joined(sides, _QUEUE, lambda rows: rows.groupBy(*_QUEUE).agg(*sums))
+    every_queue = Window.partitionBy(F.lit(1))
+    newest = (f"newest_{side}" for side in sides)
+    summed = summed.withColumns({name: F.max(name).over(every_queue) for name in newest})
     equal = reduce(Column.__and__, map(_equal, ("messages", "low", "high")))
     differing = F.broadcast(summed.where(~equal))
     rows = _joined(sides, _AT, lambda rows: rows.join(differing, _QUEUE, "left_semi"))
@@ -136,15 +142,17 @@ def _finding() -> Column:
     """Whether a row on one side only was lost, is not yet there, or is no longer there."""
     offset = F.col("queue_offset")
 
-    def only(other: str) -> Column:
+    def only(side: str, other: str) -> Column:
+        is_newer = F.col(f"row_{side}")["store_timestamp"] > F.col(f"newest_{other}")
         return (
             F.when(offset > F.col(f"most_{other}"), f"behind-{other}")
             .when(offset < F.col(f"least_{other}"), f"expired-{other}")
+            .when(F.col(f"most_{other}").isNull() & is_newer, f"behind-{other}")
             .otherwise(f"missing-{other}")
         )
 
     return (
-        F.when(F.col(f"content_{_THERE}").isNull(), only(_THERE))
-        .when(F.col(f"content_{_HERE}").isNull(), only(_HERE))
+        F.when(F.col(f"content_{_THERE}").isNull(), only(_HERE, _THERE))
+        .when(F.col(f"content_{_HERE}").isNull(), only(_THERE, _HERE))
         .otherwise("differs")
     )

@@ -29,9 +29,12 @@ from cometmq.cli.admin.output import CHANGE_KEYS
 from cometmq.cli.admin.tables import headings
 from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
+from cometmq.client.admin.static_plans import leaders_of
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+from cometmq.protocol.codes import RequestCode
 from cometmq.testing import ThreadedCluster
 from support.checks.waiting import wait_until
 from support.processes import forks
@@ -40,7 +43,7 @@ RUNNER = CliRunner(
     env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None, "ROCKETMQ_HOME": None}
 )
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-TOPIC, GROUP, ONLINE = "orders", "billing", "shipping"
+TOPIC, STATIC, GROUP, ONLINE = "orders", "invoices", "billing", "shipping"
 SENT, COMMITTED = 12, 2
 WAIT_S = 60.0
 PAGE = Path(__file__).resolve().parents[2] / "docs/howto/administer.md"
@@ -93,7 +96,8 @@ class Scene:
                 {each: admin.committed(each, TOPIC) for each in groups},
                 {each: admin.topic_stats(each) for each in admin.topics() if each == TOPIC},
                 [admin.kv_list(space) for space in ("ORDER_TOPIC_CONFIG", "space")],
-                {name: admin.route(name) for name in (TOPIC,)},
+                {name: admin.route(name) for name in (TOPIC, STATIC)},
+                admin.static_parts(STATIC),
             )
 
 
@@ -103,6 +107,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with ThreadedCluster(brokers=2) as cluster, AdminClient(cluster.name_servers) as admin:
         scene = Scene(cluster, folder)
         admin.create_topic(TOPIC, queues=2)
+        admin.create_static_topic(STATIC, 2, brokers=["broker-0", "broker-1"])
         for group in (GROUP, ONLINE):
             admin.create_group(group)
         messages = [Message(TOPIC, b"body %d" % n, tags="new", keys=f"key{n}") for n in range(SENT)]
@@ -132,6 +137,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                     (folder / f"{kind}s.json").write_text(text)
                 scene.names |= {
                     "topic": TOPIC,
+                    "static": STATIC,
                     "group": GROUP,
                     "online": ONLINE,
                     "retries": shlex.quote('{"type":"CUSTOMIZED"}'),
@@ -210,6 +216,8 @@ CHANGES = [
     "topic delete {topic}",
     "topic set-order {topic} broker-0:2",
     "topic delete-order {topic}",
+    "topic create-static moving --queues 4",
+    "topic move-queues {static} --to broker-1",
     "group create fresh --max-retries 3 --retry-policy {retries}",
     "group update {group} --no-consume",
     "group apply {folder}/groups.json",
@@ -275,6 +283,11 @@ MADE = {
             "group update",
             "group delete",
         ),
+        "test_a_static_topic_is_created_and_its_queues_are_moved": (
+            "topic create-static",
+            "topic move-queues",
+        ),
+        "test_a_group_reads_by_pop_and_by_pull": ("group set-mode",),
         "test_groups_of_a_file_are_applied": ("group apply",),
         "test_a_message_is_passed_to_one_member_and_sent_again": (
             "message deliver",
@@ -296,7 +309,6 @@ MADE = {
         "test_a_request_that_our_brokers_do_not_serve_is_refused": (
             "broker add-to-container",
             "broker remove-from-container",
-            "group set-mode",
         ),
         "test_settings_of_brokers_are_changed_and_compared": ("config set",),
         "test_a_setting_of_name_servers_is_changed": ("namesrv set-config",),
@@ -617,6 +629,36 @@ def test_the_order_of_a_topic_is_set_and_deleted(scene: Scene) -> None:
     scene.run("topic delete ordered --yes")
 
 
+def test_a_static_topic_is_created_and_its_queues_are_moved(scene: Scene) -> None:
+    def leaders() -> dict[int, str]:
+        with AdminClient(scene.name_servers) as admin:
+            return leaders_of(admin.static_parts("moving"))
+
+    scene.run("topic create-static moving --queues 2 --on broker-0")
+    created = leaders()
+    moved = scene.json("topic move-queues moving --to broker-1")
+    at_end = leaders()
+    again = scene.json("topic move-queues moving --to broker-1")
+
+    assert (created, at_end) == ({0: "broker-0", 1: "broker-0"}, {0: "broker-1", 1: "broker-1"})
+    assert [(row["target"], row["state"]) for row in moved] == [("broker-1", "done")] * 2
+    assert [(row["detail"], row["state"]) for row in again] == [("nothing moves", "done")]
+    scene.run("topic delete moving --yes")
+
+
+def test_a_group_reads_by_pop_and_by_pull(scene: Scene) -> None:
+    def mode() -> str:
+        with AdminClient(scene.name_servers) as admin:
+            answer = admin.call(scene.names["address"], RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        modes = MessageRequestModeSerializeWrapper.decode(answer.body).message_request_mode_map
+        return modes[TOPIC][GROUP].mode
+
+    for name in ("pop", "pull"):
+        rows = scene.json(f"group set-mode {{group}} {{topic}} {name}")
+        assert [row["state"] for row in rows] == ["done", "done"]
+        assert mode() == name.upper()
+
+
 def test_groups_of_a_file_are_applied(scene: Scene) -> None:
     def retries() -> set[Any]:
         return {
@@ -697,11 +739,10 @@ def test_a_broker_learns_how_far_its_master_has_flushed(scene: Scene) -> None:
     [
         "broker add-to-container {address} /broker.conf",
         "broker remove-from-container {address} c:broker-0:0 --yes",
-        "group set-mode {group} {topic} pop --broker {address}",
     ],
 )
 def test_a_request_that_our_brokers_do_not_serve_is_refused(scene: Scene, words: str) -> None:
-    """They are no containers, and have no pop mode."""
+    """They are no containers."""
     [row] = scene.json(words, code=1)
 
     assert row["state"] == "failed"

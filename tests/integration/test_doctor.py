@@ -86,14 +86,18 @@ async def test_the_page_holds(tmp_path: Path) -> None:
         await asyncio.to_thread(guide.run, "findings.json")
         found = json.loads((tmp_path / "findings.json").read_text())
         assert level(found, "settings") == "warning"
-        assert level(found, "clocks") == "problem"  # no name server runs
+        assert level(found, "name-servers") == "problem"  # none runs at NAMESRV_ADDR
+        words = ("-c", "broker.conf", "--store", "store")
+        found, _ = await asyncio.to_thread(partial(doctor, *words, folder=tmp_path))
+        assert level(found, "settings") == "warning"
+        assert level(found, "clocks") == "problem"  # nor at namesrvAddr
 
         guide.start("namesrv")
         guide.start("broker.conf")
         printed = await asyncio.to_thread(guide.run, "--namesrv 127.0.0.1:9876 --all")
         assert "WARNING masters  broker-a: a master without slaves" in printed
         assert re.search(r"FINE +brokers  broker-a \(127\.0\.0\.1:\d+\): responds", printed)
-        words = ("-c", "broker.conf", "--store", "store", "--namesrv", guide.name_servers)
+        words += ("--namesrv", guide.name_servers)
         found, _ = await asyncio.to_thread(partial(doctor, *words, folder=tmp_path))
         assert level(found, "clocks") == "fine"
         assert level(found, "masters") == "warning"

@@ -115,8 +115,7 @@ class BrokerParts:
         lags = GroupLags(core)
         runtime = RuntimeInfo(
             core,
-            sends_waiting=lambda: 0,
-            oldest_wait_s=lambda: 0.0,
+            waiting_sends=lambda: (0, 0.0),
             delay_levels=lambda: self.delay_levels,
             timers=TimerFigures,
             half_messages=lambda: self.half_messages,

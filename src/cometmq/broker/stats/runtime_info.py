@@ -119,8 +119,8 @@ class RuntimeInfo:
 
     Args:
         core: of the broker.
-        sends_waiting: counts the sends that wait for the disk.
-        oldest_wait_s: for how long the oldest of them has waited.
+        waiting_sends: counts the sends that wait for the disk, and returns for how many seconds
+            the oldest of them has waited.
         delay_levels: returns the offsets of each delay level that was used.
         timers: returns how far the timers are.
         half_messages: returns their figures; None until they are known.
@@ -134,8 +134,7 @@ class RuntimeInfo:
         self,
         core: Core,
         *,
-        sends_waiting: Callable[[], int],
-        oldest_wait_s: Callable[[], float],
+        waiting_sends: Callable[[], tuple[int, float]],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         timers: Callable[[], TimerFigures],
         half_messages: Callable[[], HalfMessageFigures | None],
@@ -148,8 +147,7 @@ class RuntimeInfo:
         self._stats = core.stats
         self._throughput = core.measures.throughput
         self._settings = core.settings
-        self._sends_waiting = sends_waiting
-        self._oldest_wait_s = oldest_wait_s
+        self._waiting_sends = waiting_sends
         self._cold_reads = core.cold_reads
         self._delay_levels = delay_levels
         self._timers = timers
@@ -263,10 +261,11 @@ class RuntimeInfo:
 
     def _queues(self) -> dict[str, str]:
         settings = self._settings()
+        waiting, oldest_s = self._waiting_sends()
         return {
-            "sendThreadPoolQueueSize": str(self._sends_waiting()),
+            "sendThreadPoolQueueSize": str(waiting),
             "sendThreadPoolQueueCapacity": str(settings.send_queue_capacity),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(int(self._oldest_wait_s() * 1000)),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(int(oldest_s * 1000)),
             # Held pulls do not count: they wait for messages, and tools take this for a backlog.
             "pullThreadPoolQueueSize": str(self._cold_reads.waiting),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),

@@ -50,8 +50,7 @@ class Sources(msgspec.Struct, frozen=True):
 
         return RuntimeInfo(
             self.core,
-            sends_waiting=lambda: len(self.commit),
-            oldest_wait_s=self.commit.oldest_age_s,
+            waiting_sends=lambda: (len(self.commit), self.commit.oldest_age_s()),
             delay_levels=lambda: {
                 level: DelayLevelOffsets(*ends) for level, ends in self.delay.progress().items()
             },

@@ -360,7 +360,7 @@ OWN_SETTINGS = {
 """Settings whose values differ on purpose: addresses, paths, our safer defaults, the small files of
 `cometmq standalone`, and the choice between the rules of 4.9 and 5.3 for what a synchronous master
 waits for."""
-CHANGED_FOR_TESTS = {"waitTimeMillsInSendQueue": "200"}
+CHANGED_FOR_TESTS = {"waitTimeMillsInSendQueue": "200", "mappedFileSizeTimerLog": "104857600"}
 """RocketMQ's defaults of what the tests set at real brokers."""
 
 

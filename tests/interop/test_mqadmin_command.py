@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +159,8 @@ def run_all(target: str, version: str, folders: pytest.TempPathFactory) -> dict[
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(queries, "BODIES", folder / "fixed" / "msgbodys")
                 patch.setattr(exports, "FOLDER", str(folder / "fixed" / "export"))
+                (folder / "java").mkdir()
+                patch.setattr(tempfile, "tempdir", str(folder / "java"))
                 return run_in(scene, cluster, target, version, folder)
         finally:
             os.chdir(before)
@@ -191,13 +194,19 @@ def run_in(
                 text = getattr(printed, name).replace(str(folder / "fixed"), FIXED)
                 printed.lines[name] = normalize(text, command, facts)
             for name in call["normalized"].get("files", {}):
-                if (folder / name).exists():
-                    text = (folder / name).read_text()
+                if (text := newest_of(folder, name)) is not None:
                     printed.files[name] = normalize_file(text, command, facts)
             found[call["id"]] = printed
 
     asyncio.run(run_calls())
     return found
+
+
+def newest_of(folder: Path, name: str) -> str | None:
+    """The newest file of a name, in which a time may stand; None if there is none."""
+    paths = folder.glob(name.replace("<MS>", "*"))
+    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return None if newest is None else newest.read_text()
 
 
 def write_lists(folder: Path) -> None:

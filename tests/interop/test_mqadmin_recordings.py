@@ -103,7 +103,9 @@ REFUSED = "CODE: 3"
 Call = dict[str, Any]
 
 
-LEFT_OUT = (ONLY_OF_ONE_LINE, OTHER_TOPICS, FOLLOWING)
+OURS_ALONE = re.compile(r"\bproducerSessions")
+"""RocketMQ has no producer sessions."""
+LEFT_OUT = (ONLY_OF_ONE_LINE, OTHER_TOPICS, FOLLOWING, OURS_ALONE)
 
 
 def read(name: str) -> list[Call]:

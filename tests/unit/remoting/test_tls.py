@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -274,12 +275,12 @@ def test_the_certificates_of_the_tests_pass(tmp_path: Path) -> None:
 
 @needs_openssl
 def test_the_certificates_that_the_page_makes_pass(tmp_path: Path) -> None:
-    commands = re.search(r"## Make certificates.*?```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    commands = re.search(r"## Steps.*?```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert commands is not None
-    run(tmp_path, commands[1])
+    run(tmp_path, dedent(commands[1]))
 
-    server = server_of(tmp_path / "broker.pem", tmp_path / "broker.key")
-    for host in ("192.0.2.10", "broker.example.com"):
+    server = server_of(tmp_path / "server.pem", tmp_path / "server.key")
+    for host in ("127.0.0.1", "localhost"):
         assert shaken(server, strict(tmp_path / "authority.pem"), host)
 
 

@@ -30,8 +30,9 @@ FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size 
 JSON_COLUMNS = f"queue_id int, queue_offset bigint, value STRUCT<{JSON_SCHEMA}>, value_error string"
 WARM_BATCHES, BATCHES = 15, 30
 BATCHES_WITHIN_S = 900.0
+CPU_LOADS = 2
+"""How often the query whose processor time is measured reads all messages."""
 CPU_ROWS = 2_000_000
-"""Rows of the query whose processor time is measured."""
 KAFKA_WITHIN_MS = 900_000
 EVENT_GAPS_S = 0.2, 0.6
 """Least and most time between two messages whose way to a row is timed."""
@@ -148,12 +149,12 @@ def _scan_rate(bench: Bench, expected: int, load: Callable[[], Any]) -> float:
 
 def _cpu_s(bench: Bench, load: Callable[[], Any]) -> float:
     """Return the CPU time of one query of so many rows: of Spark, its workers and the broker."""
-    passes = -(-CPU_ROWS // bench.messages)
     began = machine.family_cpu_seconds()
-    _discard(reduce(DataFrame.unionAll, [load() for _ in range(passes)]))
+    _discard(reduce(DataFrame.unionAll, [load() for _ in range(CPU_LOADS)]))
     used_s = machine.family_cpu_seconds() - began
-    _checked(_rows_at_sink(bench.spark), passes * bench.messages, "rows returned or written")
-    return used_s * CPU_ROWS / (passes * bench.messages)
+    rows = CPU_LOADS * bench.messages
+    _checked(_rows_at_sink(bench.spark), rows, "rows returned or written")
+    return used_s * CPU_ROWS / rows
 
 
 def _rows_at_sink(spark: Any) -> int:

@@ -68,18 +68,27 @@ class Waiting:
         return self.pulls.hold(pull, hold_ms)
 
 
+async def settle() -> None:
+    """Let the notified pulls run again: each iteration of the loop runs at least one of them.
+
+    How many more it runs depends on the time that the first ones took.
+    """
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 def waiting() -> Waiting:
     return Waiting(HeldPulls(held_max=3))
 
 
-async def test_a_message_wakes_the_pulls_of_its_queue_in_the_next_turn(waiting: Waiting) -> None:
+async def test_a_message_wakes_the_pulls_of_its_queue_in_a_later_turn(waiting: Waiting) -> None:
     waiting.hold("a")
     waiting.hold("b")
     waiting.hold("other queue", queue=1)
     waiting.pulls.arrived("T", 0, 0, 7)
     assert waiting.answered == []
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["a", "b"]
     assert len(waiting.pulls) == 1
 
@@ -88,17 +97,17 @@ async def test_a_burst_wakes_a_pull_once(waiting: Waiting) -> None:
     waiting.hold("a")
     for offset in range(5):
         waiting.pulls.arrived("T", 0, offset, 0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["a"]
 
 
 async def test_only_matching_messages_wake_a_pull(waiting: Waiting) -> None:
     waiting.hold("odd", matcher=Odd())
     waiting.pulls.arrived("T", 0, 0, 2)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == []
     waiting.pulls.arrived("T", 0, 1, 3)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["odd"]
 
 
@@ -106,10 +115,10 @@ async def test_properties_are_looked_at_where_they_matter(waiting: Waiting) -> N
     waiting.hold("yes", matcher=Odd(needs_properties=True))
     waiting.pulls.arrived("T", 0, 0, 3, 9, b"no")
     waiting.pulls.arrived("T", 0, 1, 2, 9, b"yes")
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == []
     waiting.pulls.arrived("T", 0, 2, 3, 9, b"yes")
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["yes"]
 
 
@@ -142,11 +151,11 @@ async def test_a_pull_that_evaluates_leaves_nothing_behind(waiting: Waiting) -> 
     waiting.hold("yes", matcher=Odd(needs_properties=True))
     waiting.hold("too", matcher=Odd(needs_properties=True))
     waiting.pulls.arrived("T", 0, 0, 3, 9, b"yes")
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["yes", "too"]
     waiting.hold("all")
     waiting.pulls.arrived("T", 0, 1, 2, 9, b"no")
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["yes", "too", "all"]
     assert len(waiting.pulls) == 0
 
@@ -154,7 +163,7 @@ async def test_a_pull_that_evaluates_leaves_nothing_behind(waiting: Waiting) -> 
 async def test_a_message_before_the_wanted_offset_wakes_nobody(waiting: Waiting) -> None:
     waiting.hold("later", offset=5)
     waiting.pulls.arrived("T", 0, 4, 0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == []
 
 
@@ -184,7 +193,7 @@ async def test_a_pull_that_was_woken_leaves_no_timer_that_ends_a_later_one(
 ) -> None:
     waiting.hold("woken", hold_ms=20)
     waiting.pulls.arrived("T", 0, 0, 0)
-    await asyncio.sleep(0)
+    await settle()
     ended = asyncio.Event()
     waiting.hold("stays")
     waiting.hold("ends", hold_ms=50, rerun=ended.set)
@@ -203,7 +212,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(waiting: Waiting) -> N
     waiting.pulls.connection_closed("leaver")
     waiting.pulls.connection_closed("leaver")
     waiting.pulls.arrived("T", 0, 0, 0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["stays"]
 
 
@@ -211,7 +220,7 @@ async def test_pulls_of_a_deleted_topic_run_again(waiting: Waiting) -> None:
     waiting.hold("gone", topic="T")
     waiting.hold("stays", topic="T2")
     waiting.pulls.rerun_topic("T")
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["gone"]
 
 
@@ -222,7 +231,7 @@ async def test_closing_answers_all_and_holds_nothing_more(waiting: Waiting) -> N
     waiting.pulls.close()
     assert sorted(waiting.answered) == ["a", "woken"]
     assert not waiting.hold("late")
-    await asyncio.sleep(0)
+    await settle()
     assert len(waiting.answered) == 2
 
 
@@ -233,7 +242,7 @@ async def test_a_pull_that_fails_does_not_keep_others_waiting(waiting: Waiting) 
     waiting.hold("bad", rerun=fail)
     waiting.hold("good")
     waiting.pulls.arrived("T", 0, 0, 0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == ["good"]
     assert [str(problem) for problem in waiting.held[0].failures] == ["broken"]
 
@@ -261,7 +270,7 @@ async def test_of_very_many_pulls_only_those_are_woken_that_want_the_message() -
     waiting.pulls.arrived("T", 0, 1, 4)
     while len(waiting.answered) < 250:
         await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == [str(number) for number in range(0, 500, 2)]
     assert len(waiting.pulls) == 250
 
@@ -281,7 +290,7 @@ async def test_short_polling_ignores_arrivals() -> None:
     waiting = Waiting(HeldPulls())
     waiting.hold("a", is_short_poll=True)
     waiting.pulls.arrived("T", 0, 0, 0)
-    await asyncio.sleep(0)
+    await settle()
     assert waiting.answered == []
     waiting.pulls.close()
 
@@ -331,6 +340,6 @@ async def test_a_filter_that_fails_runs_its_pull_again_and_keeps_no_other_waitin
         waiting.pulls.check("T", 0, finds)
     else:
         waiting.pulls.arrived("T", 0, 0, 1)
-    for _ in range(1_000):
+    while len(waiting.answered) < count:
         await asyncio.sleep(0)
     assert sorted(waiting.answered, key=int) == [str(number) for number in range(count)]

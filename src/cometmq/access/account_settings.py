@@ -8,7 +8,6 @@ and changes, needs an administrator: request codes that come later, too.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from cometmq.remoting.config import NO_ACCOUNT, TlsSettings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 if TYPE_CHECKING:
     from cometmq.access.needs import StatedNeeds
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@settings_class
 class AccountSettings:
     """Whether requests to a name server or a controller need an account."""
 

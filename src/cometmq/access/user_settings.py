@@ -6,7 +6,6 @@ Source: AuthConfig, RocketMQ 5.3.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import msgspec
 
 from cometmq.model.errors import ConfigError
 from cometmq.system.configuration import Configuration
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 _PACKAGE: Final = "org.apache.rocketmq.auth"
 _CODE = re.compile(r"[0-9]{1,9}")
@@ -52,7 +51,7 @@ class FirstUser(msgspec.Struct):
         return f"<FirstUser {self.username!r}>"
 
 
-@dataclass(frozen=True)
+@settings_class
 class UserSettings:
     """Whether requests need a user, and what its policies allow."""
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
 from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
-from cometmq.system.settings import ADDRESS, setting
+from cometmq.system.settings import ADDRESS, setting, settings_class
 
 _NAME = re.compile(r"(?!\.+$)[^\x00-\x20\x7f/\\]{1,127}")
 
 
-@dataclass(frozen=True)
+@settings_class
 class BrokerSettings:
     """The settings of a broker."""
 

@@ -5,13 +5,12 @@ Source: ControllerConfig, RocketMQ 5.3; ``controllerStore`` stands for its setti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 
-@dataclass(frozen=True)
+@settings_class
 class ControllerSettings:
     """The settings of a controller."""
 
@@ -63,7 +62,7 @@ class ControllerSettings:
     """How long the lease of the active controller lasts; another one takes over after that."""
 
 
-@dataclass(frozen=True)
+@settings_class
 class EtcdSettings:
     """How a controller reaches etcd."""
 

@@ -6,15 +6,13 @@ reads the broker's file, and the server's own port is always a free one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cometmq.model.errors import ConfigError
-from cometmq.system.settings import ADDRESS, setting
+from cometmq.system.settings import ADDRESS, setting, settings_class
 
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True)
+@settings_class
 class FilterServerSettings:
     """The settings of a filter server."""
 

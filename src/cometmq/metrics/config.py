@@ -7,12 +7,11 @@ there, where it is the broker's own one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from cometmq.model.errors import ConfigError
 from cometmq.system.configuration import Configuration
-from cometmq.system.settings import ADDRESS, setting
+from cometmq.system.settings import ADDRESS, setting, settings_class
 
 DISABLED, PROMETHEUS, OTLP, LOG = "DISABLE", "PROM", "OTLP_GRPC", "LOG"
 _TARGET: Final = re.compile(r"(?:(https?)://)?(" + ADDRESS.pattern + ")/?")
@@ -66,7 +65,7 @@ _LABELS_OF_METRICS = frozenset(
 """Labels of single metrics, which no label of all metrics may repeat."""
 
 
-@dataclass(frozen=True)
+@settings_class
 class MetricsSettings:
     """Whether and where a server shows its metrics."""
 

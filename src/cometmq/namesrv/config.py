@@ -6,18 +6,17 @@ default is that of 5.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.model.errors import ConfigError
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 
 def _home(name: str) -> Path:
     return Path.home() / "namesrv" / name
 
 
-@dataclass(frozen=True)
+@settings_class
 class NameServerSettings:
     """The settings of a name server."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.frame import FRAME_BYTES_MAX
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 NO_ACCOUNT: Final = "none"
 """Certificates name no accounts."""
 
 
-@dataclass(frozen=True)
+@settings_class
 class RemotingSettings:
     """Limits of every connection, whichever side opened it."""
 
@@ -53,7 +52,7 @@ class RemotingSettings:
     """
 
 
-@dataclass(frozen=True)
+@settings_class
 class TlsSettings:
     """How a server treats a connection whose first byte begins a TLS handshake."""
 
@@ -110,7 +109,7 @@ class TlsSettings:
             )
 
 
-@dataclass(frozen=True)
+@settings_class
 class TlsClientSettings:
     """TLS of the connections that a server opens, such as a broker's to its name servers.
 

@@ -5,12 +5,11 @@ Source: MessageStoreConfig, RocketMQ 5.3, for names and defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.model.delay import DEFAULT_LEVELS, DelayLevels
 from cometmq.model.errors import ConfigError
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 _MIB = 1024 * 1024
 
@@ -20,7 +19,7 @@ SMALL_LOG_FILE_BYTES = 64 * _MIB
 """The size by default in ``cometmq standalone``: a file is reserved on the disk as a whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_class
 class StoreSettings:
     """The directory of the store, the sizes of its files, its flushes and its retention."""
 

@@ -18,13 +18,12 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.system.settings import setting
+from cometmq.system.settings import setting, settings_class
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -34,7 +33,7 @@ _CONVERSION = re.compile(r"(?:([A-Za-z_]\w*)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?([a-zA
 _MESSAGES_KEPT_MAX = 1024
 
 
-@dataclass(frozen=True)
+@settings_class
 class LogSettings:
     """How a server writes its log lines."""
 

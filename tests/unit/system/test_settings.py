@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.system.settings import Setting, camel_case, describe, setting
+from cometmq.system.settings import Setting, camel_case, describe, setting, settings_class
 
 
-@dataclass(frozen=True)
+@settings_class
 class Sample:
     """One setting of every kind."""
 
@@ -121,3 +121,41 @@ def test_field_that_no_text_stands_for_is_refused() -> None:
 
     with pytest.raises(TypeError, match="numbers"):
         describe(Odd)
+
+
+@settings_class
+class Checked:
+    """Settings that check themselves, with a secret."""
+
+    low: int = setting(1)
+    """A bound."""
+    high: int = setting(2)
+    """Another bound."""
+    password: str = setting("", secret=True)
+    """A secret."""
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ConfigError(f"low={self.low}: expected at most high={self.high}")
+
+
+def test_settings_are_values() -> None:
+    settings = Checked(high=5, password="hush")
+    assert (settings.low, settings.high) == (1, 5)
+    assert settings == Checked(low=1, high=5, password="hush") != Checked(high=5)
+    assert len({settings, replace(settings, low=1), Checked()}) == 2
+    assert replace(settings, low=3).low == 3
+    assert repr(settings) == "Checked(low=1, high=5)"
+    assert settings != Sample()
+
+
+def test_settings_cannot_be_changed_or_made_wrong() -> None:
+    settings = Checked()
+    with pytest.raises(FrozenInstanceError, match=r"cannot change Checked\.low"):
+        settings.low = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError, match=r"cannot change Checked\.low"):
+        del settings.low
+    with pytest.raises(TypeError, match="Checked has no setting hihg, lowest"):
+        Checked(lowest=1, hihg=2)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="low=3: expected at most high=2"):
+        Checked(low=3)

@@ -167,7 +167,7 @@ async def test_a_batch_of_acknowledgements_has_redelivered_messages_too(
 ) -> None:
     """An item names the topic of the message, and whether the message was redelivered."""
     master = await prepared(pairs, 2, enableRetryTopicV2=second_form)
-    points = master.features.pop.check_points.points
+    figures = master.features.pop.figures
     consumer = Consumer(client, master)
     assert len(await consumer.pop(invisible_time=1_000)) == 2
     popped: list[tuple[StoredMessage, ReceiptHandle]] = []
@@ -176,9 +176,9 @@ async def test_a_batch_of_acknowledgements_has_redelivered_messages_too(
             popped += await consumer.pop()
             await asyncio.sleep(0.05)
     assert {handle.kind for _, handle in popped} == {"2" if second_form == "true" else "1"}
-    assert points.in_flight == 2
+    assert figures().in_flight == 2
     assert await consumer.ack_together(*(handle for _, handle in popped)) == 0
-    assert points.in_flight == 0
+    assert figures().in_flight == 0
 
 
 async def test_a_mode_creates_its_group_if_groups_are_created_on_first_use(
@@ -210,7 +210,7 @@ async def test_a_stop_and_a_start_keep_what_is_in_flight(
     consumer = Consumer(client, master)
     assert [message.body for message, _ in await consumer.pop()] == [b"3"]
     assert [await consumer.ack(handle) for _, handle in popped] == [0, 0, 0]
-    assert master.features.pop.check_points.points.in_flight == 1
+    assert master.features.pop.figures().in_flight == 1
 
 
 async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
@@ -270,5 +270,5 @@ async def test_ten_thousand_held_pops_get_one_message_each_and_the_rest_their_ti
     bodies = [decode_messages(response.body)[0].body for response in responses]
     assert sorted(map(int, bodies)) == list(range(served))
     assert await number() == count - served
-    master.features.pop.held.close()
+    master.features.pop.parts.get().held.close()
     assert {(await each).code for each in waiting if each not in responses} >= {0, 210}

@@ -99,12 +99,12 @@ async def test_a_slave_that_becomes_the_master_delivers_the_rest_once(pairs: Pai
     slave = await pairs.start("slave", **SLAVE, flushDiskType="ASYNC_FLUSH")
     async with Producer(pairs.name_server.address, group="clock") as producer:
         await send_all(producer, 2.0)
-    await until(lambda: slave.features.timers.index.queue_offset == COUNT)
+    await until(lambda: slave.features.timers.delivery.get().index.queue_offset == COUNT)
     slave.features.replication.metadata.get().hurry()
     await until(lambda: len(bodies(master)) >= 5)
     slave.features.replication.metadata.get().hurry()
     await until(lambda: len(bodies(slave)) >= 12)
-    assert slave.features.timers.delivery.figures().delivered == 0
+    assert slave.features.timers.figures().delivered == 0
     await pairs.stop(master)
     await pairs.stop(slave)
 
@@ -112,7 +112,7 @@ async def test_a_slave_that_becomes_the_master_delivers_the_rest_once(pairs: Pai
 
     await until(lambda: len(bodies(promoted)) >= COUNT)
     assert bodies(promoted) == list(range(COUNT))
-    await until(lambda: promoted.features.timers.index.counts() == [])
+    await until(lambda: promoted.features.timers.counts() == [])
 
 
 @pytest.fixture

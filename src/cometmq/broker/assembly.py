@@ -128,7 +128,7 @@ def assemble(
         core,
         durability.commit,
         delay.delivery,
-        timers.delivery,
+        timers,
         transactions.half_queue,
         replication.master,
         replication.log_copy,

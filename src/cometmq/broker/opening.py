@@ -18,6 +18,7 @@ from cometmq.broker.creations import CreationLimits
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pop.config import PopSettings
 from cometmq.broker.role import SLAVE, UNKNOWN_ID, Role
 from cometmq.broker.static_topics.table import FILE as STATIC_TOPICS
 from cometmq.broker.static_topics.table import StaticTopicTable
@@ -107,7 +108,8 @@ def open_core(
     if not store.was_closed:
         filters.renew_births()
     try:
-        topics.load(store)
+        pop_settings = configuration[PopSettings]
+        topics.load(store, [pop_settings.revive_topic(settings().broker_cluster_name)])
         static_topics.load(topics)
         groups.load()
         # A slave may have messages of a topic in its log that it has not copied yet.

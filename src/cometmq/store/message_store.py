@@ -27,9 +27,7 @@ from cometmq.store.lifecycle.durability import Durability
 from cometmq.store.lifecycle.loader import Loader
 from cometmq.store.lifecycle.recovery import Recovery
 from cometmq.store.lifecycle.remover import Remover
-from cometmq.store.lifecycle.set_aside import SET_ASIDE, folders_aside, set_aside
 from cometmq.store.lifecycle.topic_deletion import TopicDeletion
-from cometmq.store.lifecycle.truncation import check_border, truncate
 from cometmq.store.log.commit_log import CommitLog, segment_failure
 from cometmq.store.log.new_record import NewRecord
 from cometmq.store.log.record_lookup import cold_record, facts_from, place_at, record_at
@@ -908,6 +906,10 @@ class MessageStore:
             StoreUnavailableError: the store is shut, records wait for space on the disk, or the
                 disk refused. In the last case the store must be opened again.
         """
+        # Most stores are never truncated.
+        from cometmq.store.lifecycle.set_aside import set_aside
+        from cometmq.store.lifecycle.truncation import check_border, truncate
+
         if self._lock is None:
             raise StoreUnavailableError(_NOT_OPEN)
         self._appender.finish_deferred()
@@ -936,6 +938,8 @@ class MessageStore:
     @property
     def folders_aside(self) -> list[str]:
         """The folders with confirmed records that a master lacked, by their names."""
+        from cometmq.store.lifecycle.set_aside import folders_aside
+
         return folders_aside(self._files, self.paths)
 
     @property
@@ -1085,6 +1089,8 @@ class MessageStore:
 
     def runtime_figures(self) -> dict[str, str]:
         """Return the figures of the store for the runtime information, by RocketMQ's names."""
+        from cometmq.store.lifecycle.set_aside import SET_ASIDE
+
         aside = self.folders_aside
         return {
             **({SET_ASIDE: ";".join(aside)} if aside else {}),

@@ -26,7 +26,7 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
-from cometmq.broker.timers.delivery import TimerFigures
+from cometmq.broker.timers.figures import TimerFigures
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.model.topic import TopicConfig

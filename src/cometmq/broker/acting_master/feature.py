@@ -71,7 +71,7 @@ class OffsetTakeoverFeature(BrokerFeature):
             offsets=core.offsets,
             bounds=core.store.bounds,
             delay=self._delay.delivery,
-            timers=self._timers.delivery,
+            timers=self._timers.delivery.get(),
         )
 
 
@@ -106,7 +106,7 @@ class ActingMasterFeature(BrokerFeature):
                 registration,
                 hears_master=lambda seconds: replication.log_copy.get().hears_master(seconds),
                 delay=delay.delivery,
-                timers=timers.delivery,
+                timers=timers.delivery.get(),
                 halves=transactions.half_queue,
             )
 

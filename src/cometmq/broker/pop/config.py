@@ -5,12 +5,11 @@ Source: BrokerConfig, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from cometmq.model.topic import TopicConfig, revive_topic
+from cometmq.system.settings import setting, settings_class
 
-from cometmq.system.settings import setting
 
-
-@dataclass(frozen=True)
+@settings_class
 class PopSettings:
     """Settings of pop consumption."""
 
@@ -87,3 +86,11 @@ class PopSettings:
     """Whether the broker divides the queues of a topic among the members that ask it to; if not,
     each of them gets all queues.
     """
+
+    def revive_topic(self, cluster: str) -> TopicConfig:
+        """Return the revive topic of a new store."""
+        return TopicConfig(
+            topic_name=revive_topic(cluster),
+            read_queue_nums=self.revive_queue_num,
+            write_queue_nums=self.revive_queue_num,
+        )

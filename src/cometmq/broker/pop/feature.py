@@ -1,23 +1,17 @@
-"""Pop consumption: what is in flight, the held pops, and the requests and jobs for them."""
+"""Pop consumption: its parts, and the requests and jobs for them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
-from cometmq.broker.pop.config import PopSettings
-from cometmq.broker.pop.held_pops import HeldPops
-from cometmq.broker.pop.orders import Orders
-from cometmq.broker.pop.request_modes import RequestModes
-from cometmq.broker.pop.revive_log import ReviveLog
-from cometmq.broker.pop.reviver import Reviver
 from cometmq.model.errors import CometError
-from cometmq.model.topic import TopicConfig, revive_topic
+from cometmq.model.topic import revive_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection, Supervisor, check
 from cometmq.remoting.features import Deferred, Feature
@@ -28,10 +22,7 @@ from cometmq.system.failure_log import FailureLog
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.durability.feature import DurabilityFeature
-    from cometmq.broker.pop.acks import AckHandler
-    from cometmq.broker.pop.assignment import AssignmentHandler
-    from cometmq.broker.pop.notifications import NotificationHandler
-    from cometmq.broker.pop.pops import PopHandler
+    from cometmq.broker.pop.parts import PopParts
     from cometmq.broker.pulling.feature import PullingFeature
 
 log = logging.getLogger(__name__)
@@ -42,6 +33,23 @@ ORDERS_S: Final = 5.0
 DROP_ORDERS_S: Final = 60.0
 COPY_MODES_S: Final = 10.0
 COPY_TIMEOUT_S: Final = 5.0
+
+
+class PopFigures(NamedTuple):
+    """What is in flight, and what has happened since the start, for metrics."""
+
+    check_points: int = 0
+    in_flight: int = 0
+    """Messages that are popped and not acknowledged."""
+    held: int = 0
+    """Pops that wait for a message."""
+    late_ms: int = 0
+    """How late the last check point was revived."""
+    acknowledged: int = 0
+    revived: int = 0
+    """Messages that were stored again."""
+    dropped: int = 0
+    """Messages that were gone when they were due."""
 
 
 class PopFeature(BrokerFeature):
@@ -64,127 +72,106 @@ class PopFeature(BrokerFeature):
         name_servers: Callable[[], Iterable[str]],
     ) -> None:
         super().__init__(core)
+        self._durability = durability.wait
+        self._arrivals = pulling.arrivals
+        self._access = access
         self._name_servers = name_servers
-        settings = core.configuration.reader_of(PopSettings)
-        self._settings = settings
         self._tasks = Supervisor("pop")
-        topic = revive_topic(core.settings().broker_cluster_name)
-        self.check_points = ReviveLog(
-            core.store,
-            core.offsets,
-            clock=core.clock,
-            cold_reads=core.cold_reads,
-            topic=topic,
-            queues=self._revive_queues(topic),
-            broker_name=core.settings().broker_name,
-        )
-        """What is in flight."""
-        self.held = HeldPops(pulling.arrivals, settings)
-        """The held pops."""
-        self.reviver = Reviver(core, self.check_points, settings, durability.wait.begin)
-        """Redelivers what is not acknowledged in time."""
+        self._store_host = b""
+        self._is_ending = False
+        self._topic = revive_topic(core.settings().broker_cluster_name)
         self._orders_file = core.table_file("consumerOrderInfo")
         self._modes_file = core.table_file("messageRequestMode")
-        self.orders = Orders(self._orders_file, clock=core.clock)
-        """The ordered pops."""
-        self.modes = RequestModes(self._modes_file)
-        """Which groups read which topics by pop."""
-        self._access = access
-        self._durability = durability.wait
-        self._pops = Deferred(self._make_pops)
-        self._acks = Deferred(self._make_acks)
-        self._waiting = Deferred(self._make_waiting)
-        self._assignment = Deferred(self._make_assignment)
+        self.parts = Deferred(self._make)
+        """What is in flight, and what handles the requests: made for the first one, or if the store
+        has records of pops."""
         self._copies = FailureLog(
             log,
             fails="cannot copy request modes, retrying",
             works="copying request modes works again",
             name="master",
         )
-        self.check_points.on_load = self.reviver.schedule
-        self.check_points.on_added = self.reviver.schedule
 
-    def _revive_queues(self, topic: str) -> int:
-        """Return the number of queues of the revive topic; a store may have more than are set."""
-        wanted = self._settings().revive_queue_num
-        known = self._core.topics.get(topic)
-        return wanted if known is None else max(wanted, known.write_queue_nums)
+    def _make(self) -> PopParts:
+        from cometmq.broker.pop.parts import PopParts
 
-    @property
-    def acked(self) -> int:
-        """How many messages were acknowledged."""
-        acks = self._acks.made()
-        return 0 if acks is None else acks.acked
-
-    def _make_pops(self) -> PopHandler:
-        from cometmq.broker.pop.pops import PopHandler
-
-        return PopHandler(
+        parts = PopParts(
             self._core,
-            self.check_points,
-            self.held,
-            self.orders,
-            self._settings,
-            self.reviver.schedule,
-            self._access,
-        )
-
-    def _make_acks(self) -> AckHandler:
-        from cometmq.broker.pop.acks import AckHandler
-
-        return AckHandler(
-            self._core,
-            self.check_points,
-            self.orders,
-            self.held,
             self._durability,
-            self.reviver.schedule,
+            self._arrivals,
+            self._access,
+            self._name_servers,
+            orders_file=self._orders_file,
+            modes_file=self._modes_file,
+        )
+        parts.check_points.store_host = self._store_host
+        if self._is_ending:
+            parts.held.close()
+        return parts
+
+    def figures(self) -> PopFigures:
+        """Return the figures of all groups."""
+        parts = self.parts.made()
+        if parts is None:
+            return PopFigures()
+        points, reviver = parts.check_points.points, parts.reviver
+        return PopFigures(
+            check_points=len(points),
+            in_flight=points.in_flight,
+            held=len(parts.held),
+            late_ms=reviver.late_ms,
+            acknowledged=parts.acks.acked,
+            revived=reviver.revived,
+            dropped=reviver.dropped,
         )
 
-    def _make_waiting(self) -> NotificationHandler:
-        from cometmq.broker.pop.notifications import NotificationHandler
+    def in_flight(self, group: str, topic: str, queue_id: int) -> int:
+        """Return how many messages of a queue a group has popped and not acknowledged."""
+        parts = self.parts.made()
+        queue = None if parts is None else parts.check_points.points.queue(group, topic, queue_id)
+        return 0 if queue is None else queue.in_flight
 
-        return NotificationHandler(self._core, self._pops.get(), self.held, self.orders)
-
-    def _make_assignment(self) -> AssignmentHandler:
-        from cometmq.broker.pop.assignment import AssignmentHandler, Routes
-
-        routes = Routes(self._core, self._name_servers)
-        return AssignmentHandler(self._core, routes, self.modes, self._settings)
+    def _has_records(self) -> bool:
+        """Return whether the log has, or may have, check points or acknowledgements."""
+        store = self._core.store
+        config = self._core.topics.get(self._topic)
+        queues = 0 if config is None else config.write_queue_nums
+        return bool(
+            store.dispatch_backlog_bytes
+            or any(store.next_offset(self._topic, queue) for queue in range(queues))
+        )
 
     async def start(self) -> None:
-        """Read the files, and create the revive topic."""
-        self.orders.load()
-        self.modes.load()
-        queues = self.check_points.queue_count
-        topic = TopicConfig(
-            topic_name=self.check_points.topic, read_queue_nums=queues, write_queue_nums=queues
-        )
-        await self._core.topics.create_all([topic])
+        """Read the files, if there are any."""
+        if any(file.load() is not None for file in (self._orders_file, self._modes_file)):
+            self.parts.get()
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pops, acknowledgements and assignments; only the main port pops."""
-        self.check_points.store_host = endpoint.store_host
-        pops, acks, waiting = self._pops, self._acks, self._waiting
-        assignment = self._assignment
+        self._store_host = endpoint.store_host
+        parts = self.parts
+        if (made := parts.made()) is not None:
+            made.check_points.store_host = endpoint.store_host
         return Feature(
             {
-                RequestCode.POP_MESSAGE: pops.handler(lambda h: h.pop),
-                RequestCode.PEEK_MESSAGE: pops.handler(lambda h: h.peek),
-                RequestCode.NOTIFICATION: waiting.handler(lambda h: h.notify),
-                RequestCode.POLLING_INFO: waiting.handler(lambda h: h.info),
-                RequestCode.ACK_MESSAGE: acks.handler(lambda h: h.ack),
-                RequestCode.BATCH_ACK_MESSAGE: acks.handler(lambda h: h.ack_batch),
-                RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.handler(lambda h: h.change),
-                RequestCode.QUERY_ASSIGNMENT: assignment.handler(lambda h: h.query),
-                RequestCode.SET_MESSAGE_REQUEST_MODE: assignment.exclusive(lambda h: h.set_mode),
-                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: assignment.exclusive(
-                    lambda h: h.all_modes
+                RequestCode.POP_MESSAGE: parts.handler(lambda p: p.pops.pop),
+                RequestCode.PEEK_MESSAGE: parts.handler(lambda p: p.pops.peek),
+                RequestCode.NOTIFICATION: parts.handler(lambda p: p.notifications.notify),
+                RequestCode.POLLING_INFO: parts.handler(lambda p: p.notifications.info),
+                RequestCode.ACK_MESSAGE: parts.handler(lambda p: p.acks.ack),
+                RequestCode.BATCH_ACK_MESSAGE: parts.handler(lambda p: p.acks.ack_batch),
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME: parts.handler(lambda p: p.acks.change),
+                RequestCode.QUERY_ASSIGNMENT: parts.handler(lambda p: p.assignment.query),
+                RequestCode.SET_MESSAGE_REQUEST_MODE: parts.exclusive(
+                    lambda p: p.assignment.set_mode
+                ),
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: parts.exclusive(
+                    lambda p: p.assignment.all_modes
                 ),
             },
             [
                 every(MAINTAIN_S, self._maintain, "maintain-check-points"),
-                Job("save-ordered-pops", lambda: ORDERS_S, self.orders.save, blocking=True),
+                Job("save-ordered-pops", lambda: ORDERS_S, self._save_orders, blocking=True),
                 every(DROP_ORDERS_S, self._drop_orders, "drop-ordered-pops"),
                 every(COPY_MODES_S, self._copy_modes, "copy-request-modes", first_s=1.0),
             ],
@@ -192,66 +179,82 @@ class PopFeature(BrokerFeature):
 
     async def begin(self, endpoint: Endpoint) -> None:
         """Read what is in flight, and redeliver it when it is due."""
-        if not self._core.role.is_slave:
+        if not self._core.role.is_slave and self._has_records():
             self._tasks.spawn(self._load(), "load-check-points")
 
     def role_changed(self) -> None:
         """Forget what is in flight: a new master reads it from its log."""
-        self.check_points.unload()
+        self._unload()
 
     async def take_over(self) -> None:
         """Read what is in flight."""
-        await self._load()
+        if self._has_records():
+            await self._load()
 
     async def _load(self) -> None:
-        while not self._core.role.is_slave and not self.check_points.is_loaded:
+        points = self.parts.get().check_points
+        while not self._core.role.is_slave and not points.is_loaded:
             try:
-                await self.check_points.load()
+                await points.load()
             except CometError as problem:
                 log.warning("cannot read check points, retrying: %s", problem)
                 await asyncio.sleep(LOAD_RETRY_S)
 
     def before_truncation(self, log_end: int) -> None:
         """Forget what is in flight: its newest records may be truncated."""
-        self.check_points.unload()
+        self._unload()
+
+    def _unload(self) -> None:
+        if (parts := self.parts.made()) is not None:
+            parts.check_points.unload()
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the held pops of the connection."""
-        self.held.connection_closed(connection)
+        if (parts := self.parts.made()) is not None:
+            parts.held.connection_closed(connection)
 
     # --- jobs -----------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
-        if self._core.role.is_slave:
+        if self._core.role.is_slave or not (self.parts.made() or self._has_records()):
             return
-        if not self.check_points.is_loaded:
+        points = self.parts.get().check_points
+        if not points.is_loaded:
             await self._load()
-        await self.check_points.read_new()
-        self.check_points.maintain()
+        await points.read_new()
+        points.maintain()
+
+    def _save_orders(self) -> None:
+        if (parts := self.parts.made()) is not None:
+            parts.orders.save()
 
     async def _drop_orders(self) -> None:
+        parts = self.parts.made()
+        if parts is None:
+            return
         topics, groups = self._core.topics, self._core.groups
 
         def queues(topic: str, group: str) -> int:
             config = topics.get(topic)
             return 0 if config is None or groups.get(group) is None else config.read_queue_nums
 
-        await self.orders.drop_unused(queues)
+        await parts.orders.drop_unused(queues)
 
     async def _copy_modes(self) -> None:
         """Copy the request modes of the master of a slave."""
-        from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
-
         role = self._core.role
         master = role.master_address
         if not role.is_slave or not master:
             return
+        from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
+
         try:
             code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
             response = await self._core.client.call(master, code, timeout=COPY_TIMEOUT_S)
             body = await decode(MessageRequestModeSerializeWrapper, check(response).body)
-            if role.is_slave and role.master_address == master:
-                await self.modes.copy(body.message_request_mode_map)
+            table = body.message_request_mode_map
+            if role.is_slave and role.master_address == master and (table or self.parts.made()):
+                await self.parts.get().modes.copy(table)
         except CometError as problem:
             self._copies.failed(master, problem)
         else:
@@ -261,23 +264,27 @@ class PopFeature(BrokerFeature):
 
     async def end(self) -> None:
         """Respond to the held pops, and revive nothing any more."""
-        self.held.close()
+        self._is_ending = True
+        parts = self.parts.made()
+        if parts is not None:
+            parts.held.close()
         await self._tasks.cancel()
-        await self.reviver.stop()
-        if (pops := self._pops.made()) is not None:
-            await pops.stop()
+        if parts is not None:
+            await parts.reviver.stop()
+            await parts.pops.stop()
 
     async def close(self) -> None:
         """End the acknowledgements that wait for a file of the log."""
-        if (acks := self._acks.made()) is not None:
-            await acks.stop()
+        if (parts := self.parts.made()) is not None:
+            await parts.acks.stop()
 
     def save(self) -> None:
         """Write the ordered pops, and where the records begin that count."""
         try:
-            if self.check_points.is_loaded:
-                self.check_points.commit_base()
-            self.orders.save()
+            if (parts := self.parts.made()) is not None:
+                if parts.check_points.is_loaded:
+                    parts.check_points.commit_base()
+                parts.orders.save()
         finally:
             self._orders_file.close()
             self._modes_file.close()

@@ -54,7 +54,7 @@ class PullingFeature(BrokerFeature):
         self.held = HeldPulls(held_max=core.settings().pull_queue_capacity)
         request_sync = durability.commit.request_sync
         self.arrivals = Arrivals(
-            core.store, self.held, delay.delivery.arrived, timers.delivery.arrived, request_sync
+            core.store, self.held, delay.delivery.arrived, timers.arrived, request_sync
         )
         """Notifies of messages that readers see."""
         core.static_topics.on_change(self.held.rerun_topic)

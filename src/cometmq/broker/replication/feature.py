@@ -184,7 +184,10 @@ class ReplicationFeature(BrokerFeature):
         from cometmq.broker.replication.metadata import MetadataCopy
 
         return MetadataCopy(
-            self._core, self._delay.delivery, self._timers.delivery, self._registration.hurry
+            self._core,
+            self._delay.delivery,
+            self._timers.delivery.get(),
+            self._registration.hurry,
         )
 
     async def _copy_tables(self) -> None:

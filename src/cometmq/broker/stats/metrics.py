@@ -243,8 +243,7 @@ class BrokerMetrics:
             is_static = topic in core.static_topics
             async for queue_id in slices.each(range(config.read_queue_nums)):
                 low, high = core.store.bounds(topic, queue_id)
-                of_pops = self._sources.pop.check_points.points.queue(group, topic, queue_id)
-                popped += 0 if of_pops is None else of_pops.in_flight
+                popped += self._sources.pop.in_flight(group, topic, queue_id)
                 found = core.offsets.committed(group, topic, queue_id)
                 if is_static and core.static_topics.is_ended(topic, queue_id):
                     # Its queue has moved, and so has a group that got everything.
@@ -303,19 +302,18 @@ class BrokerMetrics:
         }
 
     def _pop(self, page: Page) -> None:
-        pop = self._sources.pop
-        points = pop.check_points.points
+        pop = self._sources.pop.figures()
         for name, text, value in (
-            ("rocketmq_pop_checkpoint_buffer_size", "Check points in flight", len(points)),
-            ("cometmq_pop_in_flight_messages", "Popped, not acknowledged", points.in_flight),
-            ("cometmq_pop_held", "Pops that wait for a message", len(pop.held)),
-            ("cometmq_pop_revive_late_ms", "How late the last was revived", pop.reviver.late_ms),
+            ("rocketmq_pop_checkpoint_buffer_size", "Check points in flight", pop.check_points),
+            ("cometmq_pop_in_flight_messages", "Popped, not acknowledged", pop.in_flight),
+            ("cometmq_pop_held", "Pops that wait for a message", pop.held),
+            ("cometmq_pop_revive_late_ms", "How late the last was revived", pop.late_ms),
         ):
             page.gauge(name, text).set(value)
         for name, text, value in (
-            ("cometmq_pop_acknowledged_messages_total", "acknowledged", pop.acked),
-            ("cometmq_pop_revived_messages_total", "stored again", pop.reviver.revived),
-            ("cometmq_pop_dropped_messages_total", "gone when due", pop.reviver.dropped),
+            ("cometmq_pop_acknowledged_messages_total", "acknowledged", pop.acknowledged),
+            ("cometmq_pop_revived_messages_total", "stored again", pop.revived),
+            ("cometmq_pop_dropped_messages_total", "gone when due", pop.dropped),
         ):
             page.counter(name, f"Popped messages {text}").set(value)
 

@@ -19,7 +19,7 @@ from cometmq.protocol.version import version_name
 
 if TYPE_CHECKING:
     from cometmq.broker.producer_sessions.sessions import SessionUsage
-    from cometmq.broker.timers.delivery import TimerFigures
+    from cometmq.broker.timers.figures import TimerFigures
     from cometmq.broker.transactions.half_queue import HalfMessageFigures
 
 ABSENT: Final = {

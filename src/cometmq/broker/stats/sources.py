@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cometmq.broker.static_topics.brokers import ItemBrokers
     from cometmq.broker.stats.group_lag import GroupLags
     from cometmq.broker.stats.runtime_info import RuntimeInfo
-    from cometmq.broker.timers.delivery import TimerDelivery
+    from cometmq.broker.timers.feature import TimersFeature
     from cometmq.broker.transactions.half_queue import HalfQueue
     from cometmq.remoting.features import Deferred
 
@@ -29,7 +29,7 @@ class Sources(msgspec.Struct, frozen=True):
     core: Core
     commit: GroupCommit
     delay: ScheduledDelivery
-    timers: TimerDelivery
+    timers: TimersFeature
     half_queue: HalfQueue
     master: Master
     log_copy: Deferred[LogCopy]

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.targets import stored_again, waiting_target
@@ -34,6 +34,7 @@ from cometmq.broker.timers.delivered import (
     log_offset_at,
     read_copy,
 )
+from cometmq.broker.timers.figures import TimerFigures
 from cometmq.broker.timers.routing import TIMER_QUEUE
 from cometmq.model import property_names as names
 from cometmq.model.errors import (
@@ -125,26 +126,6 @@ class _OpenSlot:
         return bool(self.due or self.further or self.in_flight)
 
 
-class TimerFigures(NamedTuple):
-    """How far the timers are, for metrics and the runtime information."""
-
-    waiting: int = 0
-    """Messages that wait."""
-    behind_ms: int = 0
-    """How long the first slot that is not passed is over."""
-    queue_behind: int = 0
-    """Messages of the queue that are not in their slots yet."""
-    enqueued: int = 0
-    """Messages that were put into their slots since the start."""
-    delivered: int = 0
-    recalled: int = 0
-    rolled: int = 0
-    """How often one was stored again."""
-    enqueued_s: float = 0.0
-    """Messages a second that were put into their slots, over the last ten."""
-    delivered_s: float = 0.0
-
-
 class TimerDelivery:
     """The delivery of timer messages.
 
@@ -172,7 +153,7 @@ class TimerDelivery:
         refusal: Callable[[], ResponseError | None] = lambda: None,
     ) -> None:
         self._store = store
-        self._index = index
+        self.index = self._index = index
         self._topics = topics
         self._clock = clock
         self._cold_reads = cold_reads

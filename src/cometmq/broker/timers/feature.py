@@ -8,24 +8,27 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
-from cometmq.broker.timers.delivery import TimerDelivery
-from cometmq.broker.timers.routing import TimerRouting, TimerRules
+from cometmq.broker.timers.figures import TimerFigures
+from cometmq.broker.timers.routing import TIMER_QUEUE, TimerRouting, TimerRules
+from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
-from cometmq.store.timers.index import TimerIndex
 
 if TYPE_CHECKING:
     from cometmq.broker.delay.feature import DelayFeature
     from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.timers.delivery import TimerDelivery
     from cometmq.broker.timers.handler import TimerTablesHandler
     from cometmq.broker.timers.recall import RecallHandler
+    from cometmq.store.timers.index import Count
 
 log = logging.getLogger(__name__)
 
 HOUR_MS: Final = 3_600_000
 ROLL_SLOTS_MIN: Final = 60
+INDEX_FILES: Final = ("timerwheel", "timerlog", "config/timercheck")
 
 
 class TimersFeature(BrokerFeature):
@@ -40,32 +43,72 @@ class TimersFeature(BrokerFeature):
     def __init__(self, core: Core, durability: DurabilityFeature, delay: DelayFeature) -> None:
         super().__init__(core)
         self._durability = durability
-        store = core.configuration[StoreSettings]
-        self.index = TimerIndex(
-            core.files,
-            store.root,
-            log_file_bytes=store.timer_log_file_bytes,
-            precision_ms=store.timer_precision_ms,
-            roll_slots=_roll_slots(store),
-        )
-        self.delivery = TimerDelivery(
-            core.store,
-            self.index,
-            topics=core.topics,
-            clock=core.clock,
-            cold_reads=core.cold_reads,
-            on_delivery=lambda topic, queue_id, size: core.stats.put(topic, queue_id, 1, size),
-            request_sync=(None if core.store.shows_unsynced else durability.commit.request_sync),
-            refusal=durability.refusal,
-        )
+        self._has_begun = self._delivers = False
+        self.delivery = Deferred(self._make)
+        """Reads the queue and delivers: made when the timer topic has a message, or the store has
+        the files of an index."""
         self.routing = TimerRouting(
             delay.levels,
             self.rules,
             now_ms=core.clock.now_ms,
-            count_in=self.index.count_in,
+            count_in=self._count_in,
         )
-        """Decides which messages wait for their time."""
-        self.delivery.load()
+        """Decides which messages wait."""
+        root = core.configuration[StoreSettings].root
+        if self._has_messages() or any(core.files.exists(root / file) for file in INDEX_FILES):
+            self.delivery.get()
+
+    def _has_messages(self) -> bool:
+        store = self._core.store
+        return bool(store.dispatch_backlog_bytes or store.next_offset(TIMER_TOPIC, TIMER_QUEUE))
+
+    def _make(self) -> TimerDelivery:
+        from cometmq.broker.timers.delivery import TimerDelivery
+        from cometmq.store.timers.index import TimerIndex
+
+        core, store = self._core, self._core.configuration[StoreSettings]
+        delivery = TimerDelivery(
+            core.store,
+            TimerIndex(
+                core.files,
+                store.root,
+                log_file_bytes=store.timer_log_file_bytes,
+                precision_ms=store.timer_precision_ms,
+                roll_slots=_roll_slots(store),
+            ),
+            topics=core.topics,
+            clock=core.clock,
+            cold_reads=core.cold_reads,
+            on_delivery=lambda topic, queue_id, size: core.stats.put(topic, queue_id, 1, size),
+            request_sync=(
+                None if core.store.shows_unsynced else self._durability.commit.request_sync
+            ),
+            refusal=self._durability.refusal,
+        )
+        delivery.load()
+        if self._has_begun:
+            delivery.begin()
+        if self._delivers:
+            delivery.start()
+        return delivery
+
+    def _count_in(self, slot_ms: int) -> int:
+        delivery = self.delivery.made()
+        return 0 if delivery is None else delivery.index.count_in(slot_ms)
+
+    def figures(self) -> TimerFigures:
+        """Return how far the timers are."""
+        delivery = self.delivery.made()
+        return TimerFigures() if delivery is None else delivery.figures()
+
+    def counts(self) -> list[Count]:
+        """Return how many messages of each topic wait."""
+        delivery = self.delivery.made()
+        return [] if delivery is None else delivery.counts()
+
+    def arrived(self) -> None:
+        """Note that readers see another message of the queue."""
+        self.delivery.get().arrived()
 
     def rules(self) -> TimerRules:
         """Return the rules that the settings give."""
@@ -98,7 +141,7 @@ class TimersFeature(BrokerFeature):
         def tables() -> TimerTablesHandler:
             from cometmq.broker.timers.handler import TimerTablesHandler
 
-            return TimerTablesHandler(self.index, core.clock, self.delivery.read_ms)
+            return TimerTablesHandler(self.delivery.get(), core.clock)
 
         return Feature(
             {
@@ -107,28 +150,43 @@ class TimersFeature(BrokerFeature):
                 RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.metrics),
             },
             [
-                Job("persist-timers", self._interval_s, self.delivery.persist),
-                every(1.0, self.delivery.sample, "sample-timers"),
+                Job("persist-timers", self._interval_s, self._persist),
+                every(1.0, self._sample, "sample-timers"),
             ],
         )
 
     def _interval_s(self) -> float:
         return self._core.configuration[StoreSettings].timer_flush_interval_ms / 1000
 
+    async def _persist(self) -> None:
+        if (delivery := self.delivery.made()) is not None:
+            await delivery.persist()
+
+    def _sample(self) -> None:
+        """Note the rates; a slave is not notified of its first message."""
+        if self.delivery.made() is not None or self._has_messages():
+            self.delivery.get().sample()
+
     async def begin(self, endpoint: Endpoint) -> None:
         """Read the queue; deliver as a master."""
-        self.delivery.begin()
+        self._has_begun = True
+        if (delivery := self.delivery.made()) is not None:
+            delivery.begin()
         if not self._core.role.is_slave:
             self._start()
 
     def _start(self) -> None:
         if self._core.configuration[StoreSettings].timer_wheel_enabled:
-            self.delivery.start()
+            self._delivers = True
+            if (delivery := self.delivery.made()) is not None:
+                delivery.start()
 
     def role_changed(self) -> None:
         """Stop the delivery of a slave."""
         if self._core.role.is_slave:
-            self.delivery.stop()
+            self._delivers = False
+            if (delivery := self.delivery.made()) is not None:
+                delivery.stop()
 
     async def take_over(self) -> None:
         """Start the delivery in place of the old master."""
@@ -136,18 +194,22 @@ class TimersFeature(BrokerFeature):
 
     def before_truncation(self, log_end: int) -> None:
         """Let the messages wait whose copies are about to be truncated."""
-        self.delivery.take_back(log_end)
+        if (delivery := self.delivery.made()) is not None:
+            delivery.take_back(log_end)
 
     async def end(self) -> None:
         """Stop the delivery."""
-        await self.delivery.end()
+        self._has_begun = self._delivers = False
+        if (delivery := self.delivery.made()) is not None:
+            await delivery.end()
 
     def save(self) -> None:
         """Write the index."""
-        try:
-            self.delivery.save()
-        finally:
-            self.index.close()
+        if (delivery := self.delivery.made()) is not None:
+            try:
+                delivery.save()
+            finally:
+                delivery.index.close()
 
 
 def _roll_slots(store: StoreSettings) -> int:

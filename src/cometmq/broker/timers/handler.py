@@ -6,13 +6,11 @@ of the first response are CometMQ's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from cometmq.broker.timers.delivery import TimerDelivery
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.topic import TimerMetric, TimerMetricsSerializeWrapper
 from cometmq.protocol.headers.broker_admin import GetTimerCheckPointResponse
 from cometmq.remoting import Request, Response
-from cometmq.store.timers.index import TimerIndex
 from cometmq.system.clock import Clock
 
 
@@ -20,20 +18,21 @@ class TimerTablesHandler:
     """Shows which slots are passed, and how many messages wait.
 
     Args:
-        index: of the timer topic.
+        delivery: of the timer messages.
         clock: the time of the tables.
-        read_ms: returns the first slot that is not passed.
     """
 
-    def __init__(self, index: TimerIndex, clock: Clock, read_ms: Callable[[], int]) -> None:
-        self._index = index
+    def __init__(self, delivery: TimerDelivery, clock: Clock) -> None:
+        self._delivery = delivery
+        self._index = delivery.index
         self._clock = clock
-        self._read_ms = read_ms
 
     def checkpoint(self, request: Request) -> Response:
         """Return up to where queue and slots were read."""
         checkpoint = self._index.checkpoint(0, self._clock.now_ms())
-        shown = checkpoint._replace(passed=checkpoint.passed._replace(read_ms=self._read_ms()))
+        shown = checkpoint._replace(
+            passed=checkpoint.passed._replace(read_ms=self._delivery.read_ms())
+        )
         header = GetTimerCheckPointResponse(
             read_ms=checkpoint.passed.read_ms,
             log_offset=checkpoint.passed.log_offset,

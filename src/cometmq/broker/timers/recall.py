@@ -18,6 +18,7 @@ from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.timers.routing import TIMER_QUEUE, TimerRouting, TimerRules
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.numbers import number_of
 from cometmq.model.topic import TIMER_TOPIC, Perm
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers.send import RecallMessageRequest, RecallMessageResponse
@@ -25,7 +26,6 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from cometmq.protocol.recall_handle import RecallHandle, decode_handle
 from cometmq.remoting import Request, Response
 from cometmq.store import NewRecord, SegmentNotReadyError
-from cometmq.store.timers.index import number_of
 
 _BODY = b"0"
 _TAG = "_RECALL_TAG_"

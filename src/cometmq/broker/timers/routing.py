@@ -22,10 +22,10 @@ from cometmq.broker.targets import random_queue, target_properties
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError
+from cometmq.model.numbers import number_of
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.recall_handle import RecallHandle
-from cometmq.store.timers.index import number_of
 
 TIMER_QUEUE: Final = 0
 DELIVERED_BYTES: Final = 128

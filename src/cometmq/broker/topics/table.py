@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -188,11 +188,14 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     # --- start ----------------------------------------------------------------------------------
 
-    def load(self, store: MessageStore | None = None) -> None:
+    def load(
+        self, store: MessageStore | None = None, of_features: Sequence[TopicConfig] = ()
+    ) -> None:
         """Read the file and add the system topics that are missing.
 
         Args:
             store: the store; None for one without queues.
+            of_features: further system topics.
 
         Raises:
             StoreError: the file cannot be read, or cannot be written.
@@ -207,7 +210,7 @@ class TopicTable(ConfigTable[TopicConfig]):
                 " older than fileReservedTime count=%d topics=%s",
                 *(len(compacted), ",".join(sorted(compacted)[:NAMES_LOGGED_MAX])),
             )
-        own = _system_topics(self._settings())
+        own = [*_system_topics(self._settings()), *of_features]
         self._system |= {config.topic_name for config in own}
         if store and not is_found and (stored := store.topics()):
             self._loss_file.save(_Loss(log_end=store.written_to))

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.model import property_names as names
 from cometmq.model.errors import StoreError
+from cometmq.model.numbers import number_of
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import marker, value_of
 from cometmq.store.config_files import JsonFile
@@ -52,7 +53,6 @@ _DEL_KEY = marker(names.TIMER_DEL_UNIQKEY.encode())
 _REAL_TOPIC = marker(names.REAL_TOPIC.encode())
 _BLANK_SLOTS: Final = 60
 """The ring keeps so many slots free."""
-_DIGITS_MAX: Final = 19
 _SAVE_AFTER_MS: Final = 10_000
 """Passed slots without messages are saved so seldom: a start passes them again."""
 
@@ -83,14 +83,6 @@ class Snapshot(NamedTuple):
     counts: dict[str, Any]
     term: int
     """How often the index was truncated before."""
-
-
-def number_of(text: bytes | None) -> int | None:
-    """Return a decimal number as Java reads it; None for another text."""
-    if not text or len(text) > _DIGITS_MAX + 1:
-        return None
-    digits = text[1:] if text[:1] in (b"-", b"+") else text
-    return int(text) if digits.isdigit() else None
 
 
 class TimerIndex:

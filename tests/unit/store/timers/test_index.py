@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.model.numbers import number_of
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.store.timers.checkpoint import Passed, TimerCheckpoint, decode_checkpoint
-from cometmq.store.timers.index import TimerIndex, Waiting, number_of
+from cometmq.store.timers.index import TimerIndex, Waiting
 from cometmq.store.timers.timer_log import DEFAULT, DELETE, NONE, ROLL, TimerLog, Unit
 from cometmq.store.timers.wheel import SLOTS, WHEEL_BYTES, Slot, TimerWheel
 from cometmq.system.files import Files

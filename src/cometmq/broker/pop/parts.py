@@ -1,0 +1,86 @@
+"""The parts of pop consumption, built together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from cometmq.broker.pop.acks import AckHandler
+from cometmq.broker.pop.assignment import AssignmentHandler, Routes
+from cometmq.broker.pop.config import PopSettings
+from cometmq.broker.pop.held_pops import HeldPops
+from cometmq.broker.pop.notifications import NotificationHandler
+from cometmq.broker.pop.orders import Orders
+from cometmq.broker.pop.pops import PopHandler
+from cometmq.broker.pop.request_modes import RequestModes
+from cometmq.broker.pop.revive_log import ReviveLog
+from cometmq.broker.pop.reviver import Reviver
+from cometmq.model.topic import revive_topic
+
+if TYPE_CHECKING:
+    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.core import Core
+    from cometmq.broker.durability.wait import DurabilityWait
+    from cometmq.broker.pulling.arrivals import Arrivals
+    from cometmq.store.config_files import JsonFile
+
+
+class PopParts:
+    """What is in flight, what waits, and what handles the requests.
+
+    Args:
+        core: of the broker.
+        durability: what acknowledgements wait for.
+        arrivals: notify of messages.
+        access: checks pops that have waited; None without access control.
+        name_servers: returns the addresses of the name servers.
+        orders_file, modes_file: consumerOrderInfo.json and messageRequestMode.json.
+
+    Raises:
+        StoreError: one of the files cannot be read.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        durability: DurabilityWait,
+        arrivals: Arrivals,
+        access: AccessControl | None,
+        name_servers: Callable[[], Iterable[str]],
+        *,
+        orders_file: JsonFile,
+        modes_file: JsonFile,
+    ) -> None:
+        settings = core.configuration.reader_of(PopSettings)
+        topic = revive_topic(core.settings().broker_cluster_name)
+        known = core.topics.get(topic)
+        wanted = settings().revive_queue_num
+        self.check_points = ReviveLog(
+            core.store,
+            core.offsets,
+            clock=core.clock,
+            cold_reads=core.cold_reads,
+            topic=topic,
+            # A store may have more than are set.
+            queues=wanted if known is None else max(wanted, known.write_queue_nums),
+            broker_name=core.settings().broker_name,
+        )
+        """What is in flight."""
+        self.orders = Orders(orders_file, clock=core.clock)
+        """The ordered pops."""
+        self.orders.load()
+        self.modes = RequestModes(modes_file)
+        """Which groups read which topics by pop."""
+        self.modes.load()
+        self.held = HeldPops(arrivals, settings)
+        """The held pops."""
+        self.reviver = Reviver(core, self.check_points, settings, durability.begin)
+        """Redelivers what is not acknowledged in time."""
+        changed = self.reviver.schedule
+        self.check_points.on_load = self.check_points.on_added = changed
+        self.pops = PopHandler(
+            core, self.check_points, self.held, self.orders, settings, changed, access
+        )
+        self.acks = AckHandler(core, self.check_points, self.orders, self.held, durability, changed)
+        self.notifications = NotificationHandler(core, self.pops, self.held, self.orders)
+        self.assignment = AssignmentHandler(core, Routes(core, name_servers), self.modes, settings)

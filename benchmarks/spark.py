@@ -158,6 +158,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, help="default 1,000,000")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--subjects", help="only these, by the names that a run prints")
     parser.add_argument(
         "--log-gb", type=float, help="size of the log that the memory row reads, default 4"
     )
@@ -168,6 +169,10 @@ def _options() -> argparse.Namespace:
     options.parts = options.parts.split(",")
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    names = {each.name for each in SUBJECTS}
+    options.subjects = options.subjects.split(",") if options.subjects else sorted(names)
+    if unknown := set(options.subjects) - names:
+        parser.error(f"no such subject: {', '.join(sorted(unknown))}")
     options.rounds = options.rounds or (1 if options.quick else ROUNDS_MIN)
     options.messages = options.messages or (100_000 if options.quick else 1_000_000)
     options.log_gb = options.log_gb or (1.0 if options.quick else 4.0)
@@ -204,6 +209,8 @@ class Run:
         minutes = options.minutes
         self._ends = time.monotonic() + 60 * minutes if minutes else float("inf")
         self._warm = "as found"
+        self._jars: Sequence[Path] = ()
+        """In all sessions: Spark's one JVM takes jars at its start only."""
 
     def run(self) -> None:
         """Measure all parts that were asked for."""
@@ -212,6 +219,8 @@ class Run:
         make_store(self.folder / "store", messages)
         make_store(self.folder / "json-store", messages, json_bodies=True)
         make_parquet(self.folder / "parquet", self.folder / "store")
+        if "brokers" in self.options.parts:
+            self._jars = self._kafka_jars()
         parts: dict[str, Callable[[], None]] = {
             "kernel": self._kernel,
             "files": self._files,
@@ -236,7 +245,8 @@ class Run:
         return [
             subject
             for subject in figures.rotated(list(subjects), number)
-            if not self.results.has(number, str(variant), subject.name)
+            if subject.name in self.options.subjects
+            and not self.results.has(number, str(variant), subject.name)
         ]
 
     def _take(
@@ -293,6 +303,8 @@ class Run:
 
     def _warm_up(self, bench: Bench, subjects: Sequence[Subject], variant: Variant) -> None:
         for subject in subjects:
+            if subject.name not in self.options.subjects:
+                continue
             assert subject.measure is not None
             try:
                 subject.measure(bench)
@@ -334,8 +346,8 @@ class Run:
 
     def _brokers(self) -> None:
         """All brokers in each round, with either flush mode, and with one session of Spark."""
-        jars = self._kafka_jars()
-        with self._bench("tcp", jars) as bench:
+        jars = self._jars
+        with self._bench("tcp") as bench:
             warmed: set[bool] = set()
             for number in self._rounds():
                 for server in figures.rotated([*BROKERS, *([KAFKA] if jars else [])], number):
@@ -413,7 +425,7 @@ class Run:
             return spark_memory.read_all(spark, large, batch_bytes, count)
 
     @contextmanager
-    def _session(self, socket: str, jars: Sequence[Path] = ()) -> Iterator[Any]:
+    def _session(self, socket: str) -> Iterator[Any]:
         """A session whose Python workers did nothing yet."""
         from cometmq.spark.sessions import local_session
 
@@ -424,8 +436,8 @@ class Run:
         }
         if socket == "unix":
             conf["spark.python.unix.domain.socket.enabled"] = True
-        if jars:
-            conf["spark.jars"] = ",".join(map(str, jars))
+        if self._jars:
+            conf["spark.jars"] = ",".join(map(str, self._jars))
         spark = local_session(2, "6g", **conf)
         try:
             yield spark
@@ -433,8 +445,8 @@ class Run:
             spark.stop()
 
     @contextmanager
-    def _bench(self, socket: str, jars: Sequence[Path] = ()) -> Iterator[Bench]:
-        with self._session(socket, jars) as spark:
+    def _bench(self, socket: str) -> Iterator[Bench]:
+        with self._session(socket) as spark:
             yield Bench(spark, self.folder, self.options.messages)
 
     @contextmanager

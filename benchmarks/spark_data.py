@@ -31,6 +31,8 @@ SEED = 5
 JSON_SCHEMA = "id BIGINT, customer STRING, country STRING, amount DOUBLE, paid BOOLEAN"
 """Of the small JSON objects, about 85 bytes each."""
 QUEUES = 8
+BATCH_ROWS = 10_000
+"""The rows of one batch of our sources, by default."""
 COLUMNS = log_columns(properties=True, validate=False)
 LARGE_BODIES = (128, 1024, 4096, 16_384, 131_072)
 LARGE_FILE_BYTES = 1 << 30
@@ -161,3 +163,49 @@ def make_parquet(folder: Path, root: Path) -> None:
             table = pa.Table.from_batches(batches, arrow_schema(COLUMNS))
             pq.write_table(table, folder / f"{path.name}.parquet", compression="snappy")
     done.touch()
+
+
+def save_rows(parquet: Path, to: Path, schema: Any) -> None:
+    """Save the rows of one batch of our sources as Arrow, of the types of a schema of Spark."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    first = pq.ParquetFile(sorted(parquet.glob("*.parquet"))[0])
+    batch = next(first.iter_batches(BATCH_ROWS, columns=schema.names))
+    table = pa.Table.from_batches([batch]).select(schema.names).cast(to_arrow_schema(schema))
+    with pa.ipc.new_file(str(to), table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def made_source() -> type:
+    """Return a data source that reads nothing: its tasks yield the same rows again and again.
+
+    Spark sends the classes to its workers, as they are defined in a function.
+    """
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class MadeReader(DataSourceReader):
+        def __init__(self, path: str, rows: int, tasks: int) -> None:
+            self.path, self.rows, self.tasks = path, rows, tasks
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(self.tasks)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow
+
+            with pyarrow.memory_map(self.path) as file:
+                batch = pyarrow.ipc.open_file(file).get_batch(0)
+            left = self.rows // self.tasks
+            while left > 0:
+                yield batch.slice(0, left)
+                left -= len(batch)
+
+    class MadeSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "made-rows"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return MadeReader(self.options["path"], int(self.options["rows"]), QUEUES)
+
+    return MadeSource

@@ -23,7 +23,7 @@ from typing import Any
 import machine
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from spark_data import JSON_SCHEMA, TOPICS, messages_of
+from spark_data import JSON_SCHEMA, TOPICS, made_source, messages_of, save_rows
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "examples/spark/archive_log.py"
 FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size int, topic string"
@@ -335,6 +335,30 @@ def topic_cpu_properties(bench: Bench) -> float:
     return _cpu_s(bench, lambda: _topic(bench, includeProperties="true"))
 
 
+def made_cpu(bench: Bench) -> float:
+    """CPU time of rows that a data source in Python has in memory: what Spark itself takes."""
+    return _cpu_s(bench, lambda: _made(bench))
+
+
+def made_cpu_properties(bench: Bench) -> float:
+    """The same with the properties."""
+    return _cpu_s(bench, lambda: _made(bench, properties=True))
+
+
+def parquet_cpu(bench: Bench) -> float:
+    """CPU time of a Parquet copy by Spark's own source, without Python."""
+    return _cpu_s(bench, lambda: _parquet(bench, "properties"))
+
+
+def _made(bench: Bench, *, properties: bool = False) -> Any:
+    schema = _topic(bench, includeProperties="true" if properties else "false").schema
+    rows = bench.folder / f"made-{len(schema)}.arrow"
+    save_rows(Path(bench.parquet), rows, schema)
+    bench.spark.dataSource.register(made_source())
+    reader = bench.spark.read.format("made-rows").schema(schema)
+    return reader.options(path=str(rows), rows=bench.messages).load()
+
+
 def kafka_scan(bench: Bench) -> float:
     """Read the same messages from Kafka."""
     return _scan_rate(bench, bench.messages, lambda: _kafka(bench))
@@ -507,7 +531,11 @@ def _in_ms(
 
 
 def _in_cpu_s(
-    name: str, title: str, measure: Callable[[Bench], float], target: float, ours: str = ""
+    name: str,
+    title: str,
+    measure: Callable[[Bench], float],
+    target: float | None = None,
+    ours: str = "",
 ) -> Subject:
     title = f"{title}: CPU of Spark, its workers and the broker"
     unit = "CPU s per 2 M rows"
@@ -560,6 +588,13 @@ OF_BROKERS = (
     Subject("topic-properties", "`rocketmq` with properties", topic_scan_properties),
     _in_cpu_s("topic-cpu", "`rocketmq`, all columns", topic_cpu, 2.7),
     _in_cpu_s("topic-cpu-properties", "`rocketmq` with properties", topic_cpu_properties, 4),
+    _in_cpu_s("made-cpu", "rows in memory, by a data source in Python", made_cpu),
+    _in_cpu_s(
+        "made-cpu-properties",
+        "rows in memory, by a data source in Python, with properties",
+        made_cpu_properties,
+    ),
+    _in_cpu_s("parquet-cpu", "Parquet, by Spark's own source, without Python", parquet_cpu),
     Subject("write", "write to a topic", topic_write, 60),
     _in_ms("topic-batch", "micro-batch of one message of a topic", topic_batch, 200),
     _in_ms("topic-events", "from a send to the row at the sink", topic_events, 150),

@@ -171,7 +171,11 @@ def save_rows(parquet: Path, to: Path, schema: Any) -> None:
 
     first = pq.ParquetFile(sorted(parquet.glob("*.parquet"))[0])
     batch = next(first.iter_batches(BATCH_ROWS, columns=schema.names))
-    table = pa.Table.from_batches([batch]).select(schema.names).cast(to_arrow_schema(schema))
+    table = (
+        pa.Table.from_batches([batch])
+        .select(schema.names)
+        .cast(to_arrow_schema(schema, timezone="UTC"))
+    )
     with pa.ipc.new_file(str(to), table.schema) as writer:
         writer.write_table(table.combine_chunks())
 

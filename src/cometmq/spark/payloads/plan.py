@@ -160,7 +160,9 @@ class PayloadRows:
                 return batch
             return batch.select(range(len(self._columns)))
         made = dict(zip((VALUE, VALUE_ERROR), self._decoder.decode(batch["body"]), strict=True))
-        arrays = [made.get(each.name) or batch[each.name] for each in self._columns]
+        arrays = [
+            made[each.name] if each.name in made else batch[each.name] for each in self._columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self._columns))
 
 

@@ -117,6 +117,13 @@ def test_rows_have_the_columns_of_the_query_in_its_order() -> None:
     assert complete["value_error"].null_count == 1
 
 
+def test_a_batch_of_which_a_filter_left_no_row_is_completed() -> None:
+    plan = plan_of(format="json", schema="id BIGINT")
+    rows = PayloadRows(plan.columns(ID), plan)
+    complete = rows.complete(pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())}))
+    assert (complete.num_rows, complete.schema.names) == (0, [VALUE, VALUE_ERROR])
+
+
 def test_rows_without_the_decoded_columns_are_not_decoded() -> None:
     columns: list[Column] = [BY_NAME["queue_id"]]
     rows = PayloadRows(columns, plan_of(format="json", schema="id BIGINT"))

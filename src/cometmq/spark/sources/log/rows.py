@@ -67,9 +67,9 @@ class PartReader:
         try:
             for batch in read_range(part.log, part.range, reading):
                 yield from self._damage(part, damage)
-                kept = self._payload.complete(self._conditions.filter.kept(batch))
+                kept = self._conditions.filter.kept(batch)
                 if kept.num_rows:
-                    yield kept
+                    yield self._payload.complete(kept)
             yield from self._damage(part, damage)
         except DataLossError as error:
             Losses(fail=self._options.fail_on_data_loss).report(str(error))

@@ -1,9 +1,9 @@
-"""Lets Spark find ``rocketmq-meta`` by itself; see `cometmq.spark.registration`."""
+"""Lets Spark find ``rocketmq-meta`` by itself; see `cometmq.spark`."""
 
 from contextlib import suppress
 
 with suppress(ImportError):  # a module that cannot be imported would hide everybody's sources
-    from cometmq.spark.sources.lazy import LazySource
+    from cometmq.spark.sources import LazySource
 
     class DefaultSource(LazySource):
         """The format ``rocketmq-meta``."""

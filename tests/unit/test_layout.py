@@ -322,6 +322,7 @@ SEVERAL = {
     "protocol/test_bodies.py": "one table has the classes of all modules of the package bodies",
     "protocol/test_headers.py": "one table has the classes of all modules of the package headers",
     "protocol/test_message_id_time.py": "sets time zones, so Windows leaves out the whole file",
+    "spark/test_registration.py": "loads the modules by which Spark finds the formats",
     "store/test_confirm.py": "log, queues and index show what replicas have confirmed",
     "store/test_descriptors.py": "log, queues and index close what they opened",
     "store/test_synced_reads.py": "log, queues and index show what is on disk",

@@ -172,12 +172,13 @@ def _texts(kind: type) -> dict[str, str]:
 
 
 def _errors() -> Iterator[str]:
-    """The tree of errors as its module draws it."""
+    """Each error of the module, its base class and its docstring."""
     from cometmq.spark import errors
 
-    text = inspect.getdoc(errors) or ""
-    tree = [line for line in text.splitlines() if line.startswith(("SourceError", "├", "│", "└"))]
-    yield from ("```text", *tree, "```")
+    yield from ("| Error | Base class | Meaning |", "|---|---|---|")
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.SourceError):
+            yield _row(f"`{name}`", f"`{kind.__bases__[0].__name__}`", inspect.getdoc(kind) or "")
 
 
 def _first_sentence(thing: Any) -> Iterator[str]:

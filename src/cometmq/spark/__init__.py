@@ -1,7 +1,8 @@
-"""RocketMQ's messages in Spark: data sources for PySpark, and pipelines over them.
+"""RocketMQ's messages in Spark: data sources for PySpark, metrics of streams, and checks.
 
-Install ``cometmq[spark]``; nothing else is needed, no jar. Sources are known to a session after
-`register`, and without it in a session whose driver can import ``pyspark_cometmq``.
+Install ``cometmq[spark]``; nothing else is needed, no jar. A session knows the formats after
+`register`. Spark also finds the class ``DefaultSource`` of every top-level module named
+``pyspark_*`` by itself; each format has one such module, because Spark allows one class per module.
 """
 
 from __future__ import annotations
@@ -27,6 +28,22 @@ def register(spark: SparkSession) -> None:
 
     Example: ``register(spark); spark.read.format("rocketmq").option("subscribe", "orders")``
     """
-    from cometmq.spark.registration import register_all
+    from cometmq.spark.compat import check_version
+    from cometmq.spark.sources import FORMATS, source_class
 
-    register_all(spark)
+    check_version(spark.version)
+    for name in FORMATS:
+        if not _is_known(spark, name):
+            spark.dataSource.register(source_class(name))
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """Whether the session has the format already, because Spark has found its module.
+
+    If it is registered all the same, Spark logs a warning, again at the start of each stream.
+    """
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Exception:  # a session of Spark Connect has no JVM; the method is not part of the API
+        return False

@@ -317,8 +317,7 @@ def _age_s(now_ms: int, times_ms: Mapping[QueueKey, int], keys: list[QueueKey]) 
 def lag_of_progress(progress: StreamingQueryProgress) -> Lag | None:
     """Return the figures of a query's progress; None if no source is one of ours."""
     sources = [(each.latestOffset, each.endOffset) for each in progress.sources]
-    name = progress.name or str(progress.id)
-    found = lag_of(name, progress.batchId, sources)
+    found = lag_of(progress.name or str(progress.id), progress.batchId, sources)
     return None if found is None else replace(found, rows=progress.numInputRows)
 
 
@@ -334,11 +333,11 @@ def lag_of(query: str, batch: int, sources: list[tuple[Any, Any]]) -> Lag | None
     logs: dict[str, int] = {}
     more: dict[str, dict[QueueKey, int]] = {AWAY: {}, LOST: {}, NEXT: {}}
     ours = 0
-    for newest, done in sources:
+    for newest, done in (map(_parsed, texts) for texts in sources):
         with contextlib.suppress(SourceError):
             queues.update(_between(from_json, newest, done))
             for name, figures in more.items():
-                figures.update(_figures(done if name == AWAY else newest, name))
+                figures.update(positions_in(done if name == AWAY else newest, name))
             ours += 1
         with contextlib.suppress(SourceError):
             logs.update(_between(log_from_json, newest, done))
@@ -348,23 +347,15 @@ def lag_of(query: str, batch: int, sources: list[tuple[Any, Any]]) -> Lag | None
     return Lag(query, batch, queues, logs, more[NEXT], more[AWAY], more[LOST])
 
 
-def _figures(text: Any, name: str) -> dict[QueueKey, int]:
-    document = _parsed(text)
-    return positions_in(document, name) if isinstance(document, dict) else {}
-
-
 def _between(read: Callable[[Any], dict[Any, int]], newest: Any, done: Any) -> dict[Any, int]:
     """Return what lies between two documents; all from 0 on of what the last batch did not know."""
-    ends, places = read(_document(newest)), read(_document(done))
+    ends, places = read(without_start(newest)), read(without_start(done))
     return {key: max(end - places.get(key, 0), 0) for key, end in ends.items()}
 
 
-def _document(text: Any) -> Any:
-    return without_start(_parsed(text))
-
-
 def _parsed(text: Any) -> Any:
+    """Return the document of an offset; None if it is no JSON, and so of another source."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
-        raise SourceError(f"an offset that is not JSON: {text}") from None
+        return None

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from cometmq.spark import register
 from cometmq.spark.java import find_java
-from cometmq.spark.registration import register_all
 
 LOOPBACK = "127.0.0.1"
 
@@ -53,7 +53,7 @@ def local_session(
     for name, value in {**session_settings(cores, memory, master), **_named(conf)}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register_all(spark)
+    register(spark)
     return spark
 
 

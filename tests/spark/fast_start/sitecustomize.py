@@ -9,5 +9,5 @@ from importlib import import_module
 
 if "pyspark.daemon" in sys.orig_argv:
     import_module("pyspark.sql")
-    for name in ("registration", "sources.log.stream", "sources.meta", "sink.spark_writers"):
+    for name in ("sources.log.stream", "sources.meta", "sink.spark_writers"):
         import_module(f"cometmq.spark.{name}")

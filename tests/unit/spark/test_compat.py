@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from cometmq.spark import compat
-from cometmq.spark.compat import UnlimitedReader, exempt_loaded_modules
+from cometmq.spark.compat import UnlimitedReader, check_version, exempt_loaded_modules
+from cometmq.spark.errors import SourceError
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
@@ -131,3 +132,14 @@ def test_another_process_exempts_nothing() -> None:
     before = gc.get_freeze_count()
     exempt_loaded_modules.__wrapped__()
     assert gc.get_freeze_count() == before
+
+
+@pytest.mark.parametrize("version", ["3.5.8", "4.0.1"])
+def test_an_old_pyspark_is_refused_with_what_is_needed(version: str) -> None:
+    with pytest.raises(SourceError, match=rf"PySpark {version} is too old.* 4\.1 or newer"):
+        check_version(version)
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.0", "4.3.0", "4.10.1.dev0", "5.0.0"])
+def test_a_new_enough_pyspark_is_taken(version: str) -> None:
+    check_version(version)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.compat import check_version
-from cometmq.spark.errors import OptionError, SourceError
+from cometmq.spark.errors import OptionError
 from cometmq.spark.sources import FORMATS, source_class
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,17 +44,6 @@ def test_every_module_that_spark_finds_is_installed_and_holds_a_format() -> None
     assert set(settings["py-modules"]) == written == {module_of(name) for name in FORMATS}
 
 
-@pytest.mark.parametrize("version", ["3.5.8", "4.0.1"])
-def test_an_old_pyspark_is_refused_with_what_is_needed(version: str) -> None:
-    with pytest.raises(SourceError, match=rf"PySpark {version} is too old.* 4\.1 or newer"):
-        check_version(version)
-
-
-@pytest.mark.parametrize("version", ["4.1.0", "4.2.0", "4.3.0", "4.10.1.dev0", "5.0.0"])
-def test_a_new_enough_pyspark_is_taken(version: str) -> None:
-    check_version(version)
-
-
 def test_a_format_that_cannot_be_loaded_says_why_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -71,7 +59,7 @@ def test_a_format_that_cannot_be_loaded_says_why_and_hides_no_other(
 def test_a_pyspark_without_python_sources_finds_modules_without_a_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cometmq.spark.sources.lazy", None)
+    monkeypatch.setitem(sys.modules, "cometmq.spark.sources", None)
     monkeypatch.delitem(sys.modules, "pyspark_cometmq", raising=False)
 
     assert not hasattr(importlib.import_module("pyspark_cometmq"), "DefaultSource")
@@ -89,7 +77,7 @@ def test_an_application_that_looks_for_another_format_loads_none_of_ours() -> No
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    loaded = {"cometmq", "cometmq.spark", "cometmq.spark.sources", "cometmq.spark.sources.lazy"}
+    loaded = {"cometmq", "cometmq.spark", "cometmq.spark.sources"}
     assert set(run.stdout.split()) == {*names, *loaded}
 
 

@@ -212,11 +212,8 @@ class BrokerSession:
 
     def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give all offsets that groups have committed on a broker: by topic and group, by queue."""
-
-        async def ask(metadata: Metadata) -> dict[tuple[str, str], dict[int, int]]:
-            return await metadata.group_offsets(broker)
-
-        return self._ask(f"offsets of groups on {broker}", ask)
+        what = f"offsets of groups on {broker}"
+        return self._ask(what, lambda metadata: metadata.group_offsets(broker))
 
     # --- messages -----------------------------------------------------------------------------
 

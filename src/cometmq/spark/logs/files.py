@@ -55,11 +55,6 @@ class Folder(NamedTuple):
     pattern: str = "*"
     """The pattern of the names of its segments."""
 
-    @property
-    def remote(self) -> bool:
-        """Whether a small read costs as much as a large one."""
-        return is_remote(self.filesystem)
-
 
 @dataclass(frozen=True)
 class Log:
@@ -83,7 +78,7 @@ class Log:
     @property
     def remote(self) -> bool:
         """Whether a small read costs as much as a large one."""
-        return any(folder.remote for folder in self.folders)
+        return any(is_remote(folder.filesystem) for folder in self.folders)
 
     @property
     def min_offset(self) -> int:
@@ -186,11 +181,9 @@ def files_in(folder: Folder, *, recursive: bool = False) -> list[fs.FileInfo]:
     """Return the files in a directory by path, without empty ones: a new segment is empty."""
     selector = fs.FileSelector(folder.path, allow_not_found=True, recursive=recursive)
     found = folder.filesystem.get_file_info(selector)
-    return sorted((info for info in found if info.is_file and info.size), key=_path)
-
-
-def _path(info: fs.FileInfo) -> str:
-    return str(info.path)
+    return sorted(
+        (info for info in found if info.is_file and info.size), key=lambda info: str(info.path)
+    )
 
 
 def filesystem_of(path_or_url: str) -> tuple[fs.FileSystem, str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from struct import Struct
 
 from cometmq.protocol.record import (
-    BODY_LENGTH_BEFORE_BODY,
     LOG_OFFSET_AT,
     MAGIC_AT,
     MAGIC_BLANK,
@@ -22,7 +21,8 @@ from cometmq.protocol.record import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
-    body_at,
+    RecordError,
+    split_record,
     store_time_at,
 )
 from cometmq.spark.batches import Decoded, RecordDecoder
@@ -34,7 +34,7 @@ WINDOW_BYTES = {False: 1024 * 1024, True: 16 * 1024 * 1024}
 """Local: small enough to stay in the processor's cache between reading and decoding. Remote: large
 enough for object storage to deliver at full speed."""
 _START = Struct(">ii")
-_I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
+_I32, _I64 = Struct(">i"), Struct(">q")
 _MAGIC_COMMON = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")[:3]
 _BLANK = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
 _MAGIC_END = MAGIC_AT + 4
@@ -160,35 +160,15 @@ class Window:
         if self.is_filler(position):
             return True
         size, magic = _START.unpack_from(self.data, position - self.start)
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            return False
-        if not RECORD_BYTES_MIN <= size <= self.file.size - position:
+        if magic not in (MAGIC_V1, MAGIC_V2) or size > self.file.size - position:
             return False
         if not self.load(position, RECORD_BYTES_MIN):
             return False
         (log_offset,) = _I64.unpack_from(self.data, position - self.start + LOG_OFFSET_AT)
         if log_offset != self.file.base_offset + position or not self.load(position, size):
             return False
-        return _is_whole(self.data, position - self.start)
-
-
-def _is_whole(data: bytes, at: int) -> bool:
-    """Return whether the lengths in a record add up to its size, all of which is in ``data``."""
-    size, magic = _START.unpack_from(data, at)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return False
-    (sys_flag,) = _I32.unpack_from(data, at + SYS_FLAG_AT)
-    place = at + body_at(sys_flag)
-    end = at + size
-    if place > end:
-        return False
-    (body_bytes,) = _I32.unpack_from(data, place - BODY_LENGTH_BEFORE_BODY)
-    place += body_bytes
-    width = 1 if magic == MAGIC_V1 else 2
-    if body_bytes < 0 or place + width > end:
-        return False
-    topic_bytes = data[place] if width == 1 else _I16.unpack_from(data, place)[0]
-    place += width + topic_bytes
-    if topic_bytes <= 0 or place + 2 > end:
-        return False
-    return bool(place + 2 + _I16.unpack_from(data, place)[0] == end)
+        try:
+            split_record(self.data, position - self.start)
+        except RecordError:
+            return False
+        return True

@@ -5,14 +5,13 @@ The rules are those of Spark's Kafka source (KafkaBatch).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
@@ -54,6 +53,12 @@ class TopicReader:
         each = None if partition is None else partition.value
         return self._rows().read(each) if isinstance(each, QueueRange) else iter(())
 
+    def _partitions(self, ranges: Iterable[QueueRange]) -> Sequence[InputPartition]:
+        """Return the parts that tasks read, the largest first."""
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        parts = split(ranges, min_partitions=least, max_records=most)
+        return [InputPartition(part) for part in parts]
+
 
 class TopicBatchReader(TopicReader, DataSourceReader):
     """Plans a batch on the driver; the arguments are those of `TopicReader`."""
@@ -65,14 +70,6 @@ class TopicBatchReader(TopicReader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts that tasks read, the largest first."""
         session = self._connect(self._options)
-        parts = split(
-            self._ranges(session),
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
-        return [InputPartition(part) for part in parts]
-
-    def _ranges(self, session: BrokerSession) -> list[QueueRange]:
         bounds = session.bounds(self._selection.queues(session))
         starts = self._start.resolve(session, bounds)
         ends = self._end.resolve(session, bounds)
@@ -82,4 +79,4 @@ class TopicBatchReader(TopicReader, DataSourceReader):
             start = losses.begin(key, starts[key], limits, self._start.naming(key))
             end = losses.end(QueueRange(key, start, ends[key]), limits)
             ranges.append(QueueRange(key, start, max(start, end)))
-        return ranges
+        return self._partitions(ranges)

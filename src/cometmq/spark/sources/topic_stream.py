@@ -53,7 +53,6 @@ from cometmq.spark.offsets import (
 )
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.payloads.plan import PayloadPlan
-from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.batch_limits import cut, read_limit
 from cometmq.spark.sources.bounds import LATEST, of_masters, start_of
@@ -154,13 +153,7 @@ class TopicStreamReader(TopicReader, StreamReader):
             DataLossError: messages of the batch are not there any more, and that is an error.
             UnreachableError: servers did not answer for long.
         """
-        ranges = self._ranges(start, end)
-        parts = split(
-            ranges,
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
-        return [InputPartition(part) for part in parts]
+        return self._partitions(self._ranges(start, end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit what is finished to the group, if one is to show it; trouble is only logged."""

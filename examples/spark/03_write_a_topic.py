@@ -1,7 +1,7 @@
 """Write a table to a topic: each row becomes a message, and rows of one key stay in order.
 
-A second run with the same ``jobId`` sends the same unique ids, so a reader can drop duplicates.
-So the ``jobId`` names these rows, and the rows of another day have another one.
+The ``jobId`` names these rows: brokers of CometMQ get each of them once, however often this runs.
+Others get them again with the same unique ids. Rows of another day need another ``jobId``.
 Run: ``python examples/spark/03_write_a_topic.py [name server] [topic]``.
 """
 

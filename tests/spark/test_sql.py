@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from support.spark.spark_topics import fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "query-topics-with-sql.md"
 Sql = Callable[[str], list[Any]]
 
 
@@ -53,6 +56,17 @@ def test_rows_are_inserted(sql: Sql, name_servers: str) -> None:
         ("one", "a"),
         ("two", None),
     ]
+
+
+def test_the_statements_of_the_page_run(sql: Sql) -> None:
+    text = "".join(re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.S))
+    for words, options in (("subscribe 'orders'", "{options}"), ("topic 'orders'", "{target}")):
+        assert words in text
+        text = text.replace(f"nameServer '127.0.0.1:9876', {words}", options)
+    for statement in filter(str.strip, text.split(";")):
+        sql(statement)
+
+    assert sql("SELECT body, tags FROM orders") == [("order 7", "paid")]
 
 
 def test_a_temporary_view_needs_no_table(sql: Sql, name_servers: str, topic: str) -> None:

@@ -24,7 +24,7 @@ VERSIONS = {each.minor: each for each in spark_versions()}
 OTHERS = [minor for minor in VERSIONS if not pyspark.__version__.startswith(f"{minor}.")]
 COORDINATES = sorted({each for row in VERSIONS.values() for each in row.artifacts.values()})
 FILES = (
-    "tests/unit/spark/compat",
+    "tests/unit/spark/test_compat.py",
     "tests/spark/test_stream_outages.py",
     "tests/spark/test_topic_batch.py",
     "tests/spark/test_topic_stream.py",

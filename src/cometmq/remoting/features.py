@@ -22,7 +22,7 @@ Routes = Mapping[int, RequestHandler]
 
 
 class Deferred(Generic[T]):
-    """An object with request handlers that is made for the first request, and its module loaded.
+    """An object that is made for its first use, mostly a request, and its module loaded.
 
     What a server without load does not need, such as the handlers of operators' requests, is made
     like this to keep its memory small: ``make`` imports the class. What every client uses, and what

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from programs import Client, Kind
-from servers import Cluster, RealNameServer, connect, new_group, new_topic
+from servers import Cluster, RealNameServer, Settings, connect, new_group, new_topic
 from wire import Connection
 
 from support.brokers.clusters import chosen_targets
@@ -18,10 +18,17 @@ def target() -> str:
     return chosen_targets()[0]
 
 
+SETTINGS: Settings = {
+    "timerWheelEnable": True,
+    "recallMessageEnable": True,
+    "waitTimeMillsInSendQueue": 60_000,  # by default a busy machine makes it refuse sends
+}
+
+
 @pytest.fixture(scope="module")
 def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A running name server and broker of their own for each test module."""
-    with Cluster(target, tmp_path_factory.mktemp("cluster")) as servers:
+    with Cluster(target, tmp_path_factory.mktemp("cluster"), SETTINGS) as servers:
         yield servers
 
 

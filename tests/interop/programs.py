@@ -13,9 +13,9 @@ its assignment. The commands:
   Java ``poll_ms`` is then how often it looks for routes
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
   delivery of a body that starts with "retry" fails. Java and ours take ``pace_ms``, how long each
-  message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an
-  expression; each delivery of a body that starts with "dead" fails, ``retries_max`` limits its
-  retries
+  message takes, and the mode pop; ours also simple. Java 5 in the modes assigned and pop consumes
+  as the broker says. Java and Go take ``sql`` instead of an expression; each delivery of a body
+  that starts with "dead" fails, ``retries_max`` limits its retries
 - ``stop`` name: leave the group
 - ``pull`` group topic expression count: all messages of the topic through the pull consumer; Go
   goes on until it has as many
@@ -26,7 +26,8 @@ its assignment. The commands:
 
 With ``CLIENT_ACCESS_KEY`` and ``CLIENT_SECRET_KEY`` in its environment a client signs its requests.
 Java, Go and ours trace the messages of ``send`` and ``consume`` with ``trace``.
-Java also has ``request``, ``query`` and ``lite_pull``. Ours has ``queues`` and ``abort``.
+Java also has ``request``, ``query`` and ``lite_pull``, and Java 5 ``recall``. Ours has ``queues``
+and ``abort``.
 A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``; for ours also ``"shard"``.
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import kit
 import pop_kit
 import pytest
+import timer_kit
 from codes import Answer
 from programs import JAVA_49, JAVA_53, OURS, Client, CommandError, Kind
 from wire import Connection
@@ -85,6 +86,33 @@ def lite_pull(java: Client, group: str, topic: str, count: int) -> list[str]:
         "lite_pull", group=group, topic=topic, expression="*", count=count, within_ms=120_000
     )
     return [event["body"] for event in found]
+
+
+def test_a_message_with_a_time_is_recalled(
+    clients: Callable[[Kind], Client],
+    make_topic: MakeTopic,
+    make_group: MakeGroup,
+    broker: Connection,
+    target: str,
+) -> None:
+    if target == "4.9.7":
+        pytest.skip("it has no recalls")
+    java, topic = clients(JAVA_53), make_topic(queues=1)
+    times = {"TIMER_DELAY_SEC": "6"}
+    java.main.ask(
+        "recall",
+        group="clocks",
+        topic=topic,
+        messages=[{"body": "recalled", "properties": times}],
+    )
+    java.send(topic, [{"body": "kept", "properties": times}])
+    group = java.group(make_group(), topic, members=1)
+
+    group.wait_for(["kept"])
+
+    kit.eventually(lambda: timer_kit.waiting_count(broker, topic) == 0)
+    assert kit.max_offset(broker, topic) == 1
+    group.stop()
 
 
 def test_an_sql_subscription_is_refused_with_the_reason(

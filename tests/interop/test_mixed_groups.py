@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import kit
+import pop_kit
 import pytest
 from programs import JAVA_49, JAVA_53, OURS
 from servers import Cluster
@@ -72,6 +73,7 @@ def test_java_and_python_members_share_the_queues_of_a_concurrent_group(
     group = mixed("concurrent")
     group.join(JAVA_49, "java49")
     group.join(JAVA_53, "java53")
+    group.join(JAVA_53, "assigned53", "assigned")  # the broker divides the queues for it
     group.join(OURS, "ours1")
     group.join(OURS, "ours2")
     group.send()
@@ -113,3 +115,38 @@ def test_java_and_python_members_share_the_queues_of_an_orderly_group(
     all_arrives(group, SHARED_S)
     assert out_of_order(group.seen()) == []
     everyone_had_messages(group)
+
+
+def test_java_and_python_members_that_pop_share_the_messages(
+    mixed: Callable[[str], MixedGroup], broker: Connection, target: str
+) -> None:
+    """One member pulls at first, as while a group changes to pop; killed ones leave messages."""
+    if target == "4.9.7":
+        pytest.skip("it has no pop consumption")
+    group = mixed("pop")
+    group.pace_ms = 50
+    kit.ok(pop_kit.set_mode(broker, group.group, group.topic))
+    group.join(OURS, "pulls", "concurrent")
+    group.join(JAVA_53, "java53")
+    group.join(OURS, "ours1")
+    group.join(OURS, "simple", "simple")
+    group.send()
+    group.leave(has_had_messages(group, "pulls"))
+    for name in ("java53", "simple"):
+        has_had_messages(group, name)
+    again = [f"retry {queue}" for queue in range(QUEUES)]
+    for queue, body in enumerate(again):
+        kit.ok(kit.send(broker, group.topic, body.encode(), queue=queue))
+    group.kill("java53")
+    group.kill("simple")
+
+    all_arrives(group, SHARED_S)
+    everyone_had_messages(group)
+    kit.eventually(lambda: set(again) <= redelivered(group), timeout=SHARED_S)
+    kit.eventually(lambda: group.lag() == 0, timeout=SHARED_S)
+
+
+def redelivered(mixed: MixedGroup) -> set[str]:
+    """The bodies that members have seen as a redelivery."""
+    received = (event for member in mixed.everybody() for event in list(member.program.received))
+    return {event["body"] for event in received if event["reconsumed"]}

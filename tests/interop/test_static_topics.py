@@ -1,18 +1,22 @@
-"""Static topics with RocketMQ's tool, client and brokers: queues move while both clients work."""
+"""Static topics with RocketMQ's tool, clients and brokers: queues move while clients work.
+
+Clients without logical queues, of all languages but Java 5, take the numbers of physical queues for
+those of logical ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import kit
 import pytest
 from mqadmin import MqAdmin
-from programs import JAVA_53, OURS, Client, CommandError, Kind
+from programs import CPP, GO, JAVA_49, JAVA_53, OURS, Client, CommandError, Kind
 from servers import CometBroker, CometNameServer, RealBroker, RealNameServer, Settings
 
 from cometmq.client import AdminClient
@@ -31,6 +35,21 @@ def mqadmin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqAdmin]:
     tool = MqAdmin(tmp_path_factory.mktemp("mqadmin"))
     yield tool
     tool.close()
+
+
+@pytest.fixture(scope="module")
+def namesrv_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The name server of running servers, ours or RocketMQ's."""
+    running: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def namesrv(target: str) -> str:
+            if target not in running:
+                folder = tmp_path_factory.mktemp(target)
+                running[target] = start_servers(target, folder, stack)
+            return running[target]
+
+        yield namesrv
 
 
 def start_servers(target: str, folder: Path, stack: ExitStack) -> str:
@@ -97,17 +116,20 @@ class Sending(threading.Thread):
 )
 @pytest.mark.timeout(600)
 def test_clients_go_through_a_move_without_a_restart(
-    target: str, tool: str, mqadmin: MqAdmin, tmp_path: Path
+    target: str,
+    tool: str,
+    mqadmin: MqAdmin,
+    namesrv_of: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
-    topic = kit.unique("static")
+    topic, namesrv = kit.unique("static"), namesrv_of(target)
     with ExitStack() as stack:
-        namesrv = start_servers(target, tmp_path, stack)
         if tool == "theirs":
             options = ("-t", topic, "-qn", str(QUEUES), "-b", ",".join(NAMES[:2]))
             printed = mqadmin.run(namesrv, "updateStaticTopic", *options)
             assert "new mapping data is written" in printed.out, printed
         else:
-            asyncio.run(create(namesrv, topic))
+            asyncio.run(create(namesrv, topic, NAMES[:2]))
         java, ours = (stack.enter_context(running(kind, namesrv, tmp_path)) for kind in KINDS)
         groups = [each.group(kit.unique("group"), topic, members=1) for each in (java, ours)]
         sends = [Sending(java, topic), Sending(ours, topic)]
@@ -144,9 +166,9 @@ def running(kind: Kind, namesrv: str, folder: Path) -> Iterator[Client]:
         client.close()
 
 
-async def create(namesrv: str, topic: str) -> None:
+async def create(namesrv: str, topic: str, brokers: Sequence[str]) -> None:
     async with AdminClient(namesrv) as admin:
-        await admin.create_static_topic(topic, QUEUES, brokers=NAMES[:2])
+        await admin.create_static_topic(topic, QUEUES, brokers=brokers)
 
 
 async def move(namesrv: str, topic: str) -> None:
@@ -159,3 +181,72 @@ async def leaders(namesrv: str, topic: str) -> set[str]:
         mapped = (await admin.route(topic)).topic_queue_mapping_by_broker or {}
         newest = max(info.epoch for info in mapped.values())
         return {i.bname for i in mapped.values() if i.curr_id_map and i.epoch == newest}
+
+
+OLD_KINDS = (GO, CPP, pytest.param(JAVA_49, marks=pytest.mark.long))
+EACH = 8
+"""Messages of each client: some for each queue."""
+
+
+@pytest.mark.parametrize("target", ["comet", pytest.param("5.3.3", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", OLD_KINDS, ids=str)
+def test_old_clients_need_all_queues_on_one_broker_that_has_led_them_always(
+    kind: Kind, target: str, namesrv_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """They take physical queues for logical ones; with one broker the numbers are the same."""
+    namesrv, group = namesrv_of(target), kit.unique("group")
+    single, spread = kit.unique("single"), kit.unique("spread")
+    with running(OURS, namesrv, tmp_path) as ours:
+        with running(kind, namesrv, tmp_path) as old:
+            asyncio.run(create(namesrv, single, NAMES[:1]))
+            sent, errors, where = exchange(old, ours, single, group)
+            assert (len(sent), errors, set(where.values())) == (2 * EACH, [], set(range(QUEUES)))
+
+            # Both brokers have physical queues 0 and 1; each logical queue has one leader.
+            asyncio.run(create(namesrv, spread, NAMES[:2]))
+            sent, errors, where = exchange(old, ours, spread, kit.unique("group"))
+            assert set(where.values()) == {0, 1}
+            assert_refused(kind, errors)
+            missed = {body for body in sent if body not in where}
+            assert missed
+            assert all(body.startswith(OURS.name) for body in missed)
+        asyncio.run(move(namesrv, single))
+        with running(kind, namesrv, tmp_path / "moved") as old:
+            sent, errors, where = exchange(old, ours, single, group)
+            assert set(sent) <= where.keys()
+            assert_refused(kind, errors)
+
+
+def assert_refused(kind: Kind, errors: list[str]) -> None:
+    """Check that sends to brokers that do not lead the queue failed; C++ tries other queues."""
+    assert bool(errors) == (kind is not CPP)
+    assert all("501" in error for error in errors), errors
+
+
+def exchange(
+    old: Client, ours: Client, topic: str, group: str
+) -> tuple[list[str], list[str], dict[str, int]]:
+    """Send with both clients, and receive.
+
+    Returns:
+        What was sent, the errors of the old client, and the logical queue of each message that the
+        old client has received.
+    """
+    reader = old.group(group, topic, members=1)
+    whole = ours.group(kit.unique("all"), topic, members=1)
+    sent, errors = [], []
+    for client in (old, ours):
+        for number in range(EACH):
+            body = kit.unique(f"{client.kind.name} {number}")
+            try:
+                client.send(topic, [{"body": body}])
+            except CommandError as problem:
+                errors.append(str(problem))
+            else:
+                sent.append(body)
+    queues = {event["body"]: event["queue"] for event in whole.wait_for(sent)}
+    reached = {queues[body] for body in sent if body.startswith(old.kind.name)}
+    received = reader.wait_for(body for body in sent if queues[body] in reached)
+    for each in (reader, whole):
+        each.stop()
+    return sent, errors, {event["body"]: queues[event["body"]] for event in received}

@@ -34,9 +34,9 @@ from cometmq.protocol.bodies.client import ConsumerRunningInfo, PopProcessQueueI
 
 @checks_arguments()
 class PopConsumer(CallbackConsumer):
-    """Calls a handler with messages that brokers of RocketMQ 5 hand out one by one.
+    """Calls a handler with messages that brokers hand out one by one.
 
-    CometMQ's broker refuses pop consumption.
+    It works with CometMQ's brokers and with those of RocketMQ 5.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting

@@ -40,7 +40,7 @@ INVISIBLE_S_MAX = 43_200.0
 class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 
-    It works with brokers of RocketMQ 5. CometMQ's broker refuses it.
+    It works with CometMQ's brokers and with those of RocketMQ 5.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting

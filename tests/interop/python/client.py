@@ -13,23 +13,32 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from cometmq.client import (
+    ClientClosedError,
     LocalState,
     Message,
     MessageQueue,
     PopConsumer,
     Producer,
     PushConsumer,
+    ReceiptExpiredError,
     SendReceipt,
+    SimpleConsumer,
     StartFrom,
     StoredMessage,
     TransactionProducer,
 )
 from cometmq.client.allocation import Averagely
-from cometmq.client.settings import ClientSettings, PopSettings, PushSettings
+from cometmq.client.settings import (
+    ClientSettings,
+    PopSettings,
+    PushSettings,
+    SimpleSettings,
+)
 
 ACCOUNT = {
     "access_key": os.environ.get("CLIENT_ACCESS_KEY", ""),
@@ -48,6 +57,7 @@ PUSH = PushSettings(
 POP = PopSettings(
     concurrency=2, invisible_ms=10_000, assignment_ms=1_000, retry_ms=500, stop_ms=3_000
 )
+SIMPLE = SimpleSettings(invisible_ms=10_000, hold_ms=1_000, retry_ms=500)
 Fields = dict[str, Any]
 
 
@@ -141,6 +151,22 @@ class ByBody:
         return self.states[words[1]]
 
 
+async def receive_all(
+    consumer: SimpleConsumer, take: Callable[[StoredMessage], Awaitable[None]]
+) -> None:
+    """Receive, handle and settle messages until the consumer is closed."""
+    with suppress(ClientClosedError):
+        while True:
+            for message in await consumer.receive(max_messages=4, wait=5.0):
+                with suppress(ReceiptExpiredError):
+                    try:
+                        await take(message)
+                    except ValueError:
+                        await consumer.nack(message, delay=1.0)
+                    else:
+                        await consumer.ack(message)
+
+
 class Program:
     """The producers and consumers that commands have started."""
 
@@ -148,7 +174,8 @@ class Program:
         self._name_servers = name_servers
         self._producers: dict[str, Producer] = {}
         self._deciding: dict[str, TransactionProducer] = {}
-        self._consumers: dict[str, PushConsumer | PopConsumer] = {}
+        self._consumers: dict[str, PushConsumer | PopConsumer | SimpleConsumer] = {}
+        self._loops: set[asyncio.Task[None]] = set()
 
     async def run(self, command: Fields) -> object:
         return await getattr(self, f"do_{command['do']}")(command)
@@ -206,17 +233,19 @@ class Program:
 
         common: Fields = {
             "group": command["group"],
-            "handler": take,
             "subscriptions": {command["topic"]: command["expression"]},
             "start_from": StartFrom.FIRST,
             "client": ClientSettings(instance_name=name, **QUICK),
         }
-        consumer: PushConsumer | PopConsumer
+        consumer: PushConsumer | PopConsumer | SimpleConsumer
         if command["mode"] == "pop":
-            consumer = PopConsumer(self._name_servers, settings=POP, **common)
+            consumer = PopConsumer(self._name_servers, handler=take, settings=POP, **common)
+        elif command["mode"] == "simple":
+            consumer = SimpleConsumer(self._name_servers, settings=SIMPLE, **common)
         else:
             consumer = PushConsumer(
                 self._name_servers,
+                handler=take,
                 ordered=command["mode"] == "orderly",
                 broadcast=command["mode"] == "broadcast",
                 strategy=Reporting(name, command["topic"]),
@@ -229,6 +258,10 @@ class Program:
             )
         await consumer.start()
         self._consumers[name] = consumer
+        if isinstance(consumer, SimpleConsumer):
+            loop = asyncio.create_task(receive_all(consumer, take))
+            self._loops.add(loop)
+            loop.add_done_callback(self._loops.discard)
 
     async def do_queues(self, command: Fields) -> list[str]:
         return [str(queue) for queue in self._consumers[command["name"]].queues()]

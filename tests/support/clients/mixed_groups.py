@@ -83,8 +83,14 @@ class MixedGroup:
 
     # --- members ------------------------------------------------------------------------------
 
-    def join(self, kind: Kind, name: str) -> None:
-        """Start a process with one member. A former member's name gives it that one's home."""
+    def join(self, kind: Kind, name: str, mode: str | None = None) -> None:
+        """Start a process with one member. A former member's name gives it that one's home.
+
+        Args:
+            kind: the client.
+            name: of the member.
+            mode: how it consumes; None for the mode of the group.
+        """
         arguments, cwd = kind.command()
         number = sum(member.name == name for member in self.gone)
         log = self.folder / f"{name}.log"
@@ -96,7 +102,7 @@ class MixedGroup:
             group=self.group,
             topic=self.topic,
             expression="*",
-            mode=self.mode,
+            mode=mode or self.mode,
             pace_ms=self.pace_ms,
         )
         self._note(member, "joined")

@@ -659,7 +659,7 @@ class PushConsumer(base.CallbackConsumer):
 
 
 class PopConsumer(base.CallbackConsumer):
-    """Calls a handler with messages that brokers of RocketMQ 5 hand out one by one.
+    """Calls a handler with messages that brokers hand out one by one.
 
     Like `cometmq.client.PopConsumer`, for programs without an event loop.
 

@@ -57,6 +57,7 @@ public final class Client {
             case "send": return producers.send(command);
             case "transaction": return producers.transaction(command);
             case "request": return producers.request(command);
+            case "recall": return producers.recall(command);
             case "query": return producers.query(command);
             case "consume": return consumers.start(command);
             case "stop": return consumers.stop(command.getString("name"));

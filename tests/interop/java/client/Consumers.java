@@ -85,7 +85,7 @@ final class Consumers {
         if ("broadcast".equals(mode)) {
             beBroadcasting(consumer);
         }
-        if ("pop".equals(mode)) { // only RocketMQ 5 has these two
+        if ("assigned".equals(mode) || "pop".equals(mode)) { // only RocketMQ 5 has these two
             set(consumer, "setClientRebalance", boolean.class, false);
             set(consumer, "setPopInvisibleTime", long.class, 10_000L);
         }

@@ -10,6 +10,12 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Messages and results as the JSON of the commands has them. */
 final class Messages {
+    /** The calls for times of delivery, which only RocketMQ 5 has, by property. */
+    private static final Map<String, String> TIMES = Map.of(
+        "TIMER_DELAY_SEC", "setDelayTimeSec",
+        "TIMER_DELAY_MS", "setDelayTimeMs",
+        "TIMER_DELIVER_MS", "setDeliverTimeMs");
+
     private Messages() {
     }
 
@@ -35,9 +41,20 @@ final class Messages {
         }
         if (item.containsKey("properties")) {
             item.getJSONObject("properties")
-                .forEach((name, value) -> message.putUserProperty(name, (String) value));
+                .forEach((name, value) -> set(message, name, (String) value));
         }
         return message;
+    }
+
+    private static void set(Message message, String name, String value) {
+        try {
+            Message.class.getMethod(TIMES.getOrDefault(name, ""), long.class)
+                .invoke(message, Long.valueOf(value));
+        } catch (NoSuchMethodException error) {
+            message.putUserProperty(name, value);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalArgumentException(name + "=" + value, error);
+        }
     }
 
     static Map<String, Object> result(SendResult result) {

@@ -153,6 +153,16 @@ final class Producers {
         return new String(reply.get(WAIT_SECONDS, TimeUnit.SECONDS).getBody());
     }
 
+    /** Sends one message with a time of delivery, and recalls it; only RocketMQ 5 has the calls. */
+    Object recall(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command.getString("group"));
+        Message message = Messages.of(command).get(0);
+        SendResult sent = producer.send(message);
+        Object handle = SendResult.class.getMethod("getRecallHandle").invoke(sent);
+        return DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+            .invoke(producer, message.getTopic(), handle);
+    }
+
     /** Messages by key, or the one message of an id. */
     Object query(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command.getString("group"));

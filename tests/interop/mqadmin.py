@@ -82,3 +82,10 @@ class MqAdmin:
 
     def close(self) -> None:
         self._program.close()
+
+
+def newest_of(folder: Path, name: str) -> str | None:
+    """The newest file of a name, in which a time may stand; None if there is none."""
+    paths = folder.glob(name.replace("<MS>", "*"))
+    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return None if newest is None else newest.read_text()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mqadmin import newest_of
 from servers import Cluster, Settings, split_address
 from test_mqadmin_recordings import (
     ACCOUNTS,
@@ -200,13 +201,6 @@ def run_in(
 
     asyncio.run(run_calls())
     return found
-
-
-def newest_of(folder: Path, name: str) -> str | None:
-    """The newest file of a name, in which a time may stand; None if there is none."""
-    paths = folder.glob(name.replace("<MS>", "*"))
-    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return None if newest is None else newest.read_text()
 
 
 def write_lists(folder: Path) -> None:

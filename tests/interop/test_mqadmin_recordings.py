@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqadmin import MqAdmin, Printed
+from mqadmin import MqAdmin, Printed, newest_of
 from servers import Cluster, Settings, split_address
 
 from cometmq.protocol import fastjson
@@ -38,6 +38,7 @@ COMMANDS = {
     *("topicStatus", "updateOrderConf", "updateKvConfig", "deleteKvConfig"),
     *("wipeWritePerm", "addWritePerm", "brokerConsumeStats"),
     *("updateSubGroup", "updateSubGroupList", "getConsumerConfig", "deleteSubGroup"),
+    "setConsumeMode",
     *("consumerProgress", "cloneGroupOffset", "resetOffsetByTime", "skipAccumulatedMessage"),
     *("queryMsgTraceById", "QueryMsgTraceById", "queryMsgById", "queryMsgByUniqueKey", "queryCq"),
     *("queryMsgByKey", "queryMsgByOffset"),
@@ -51,7 +52,7 @@ COMMANDS = {
     *("createAcl", "getAcl", "updateAcl", "listAcl", "copyAcl", "deleteAcl"),
 }
 """The commands of every run."""
-NOT_BUILT = {"setConsumeMode", "exportPopRecord"}
+NOT_BUILT = {"exportPopRecord"}
 """Commands of functions that our servers do not have."""
 OTHERWISE = {
     # RocketMQ's response has no body, which is a null pointer in the tool.
@@ -168,12 +169,13 @@ def run_all(version: str, folders: pytest.TempPathFactory) -> Run:
         (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
         settings = SETTINGS | {"aclEnable": True, "rocketmqHome": str(home)}
     cluster = Cluster("comet", folders.mktemp("cluster"), settings)
-    admin = MqAdmin(folders.mktemp("mqadmin"), version)
+    files = folders.mktemp("files")
+    admin = MqAdmin(files / "java", version)
     try:
         cluster.start()
         with closing(Scene(split_address(cluster.namesrv))) as scene:
             scene.make()
-            return run_in(scene, admin, cluster, version, folders.mktemp("files"))
+            return run_in(scene, admin, cluster, version, files)
     finally:
         admin.close()
         cluster.remove()
@@ -196,9 +198,9 @@ def run_in(scene: Any, admin: MqAdmin, cluster: Cluster, version: str, files: Pa
         }
         run.failed[call["id"]] = has_failed(printed)
         run.files[call["id"]] = {
-            name: normalize_file((files / name).read_text(), args[0], facts)
+            name: normalize_file(text, args[0], facts)
             for name in call["normalized"].get("files", {})
-            if (files / name).exists()
+            if (text := newest_of(files, name)) is not None
         }
     return run
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import kit
 import pytest
 from mqadmin import MqAdmin
-from programs import CPP, GO, JAVA_49, JAVA_53, OURS, Client, CommandError, Kind
+from programs import CPP, GO, JAVA_49, JAVA_53, OURS, Client, CommandError, Group, Kind
 from servers import CometBroker, CometNameServer, RealBroker, RealNameServer, Settings
 
 from cometmq.client import AdminClient
+from support.clients.delivery_check import Seen, out_of_order
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 KINDS = (JAVA_53, OURS)
@@ -131,7 +132,11 @@ def test_clients_go_through_a_move_without_a_restart(
         else:
             asyncio.run(create(namesrv, topic, NAMES[:2]))
         java, ours = (stack.enter_context(running(kind, namesrv, tmp_path)) for kind in KINDS)
-        groups = [each.group(kit.unique("group"), topic, members=1) for each in (java, ours)]
+        groups = [
+            client.group(kit.unique("group"), topic, mode=mode, members=1)
+            for mode in ("concurrent", "orderly")
+            for client in (java, ours)
+        ]
         sends = [Sending(java, topic), Sending(ours, topic)]
         for each in sends:
             each.start()
@@ -153,7 +158,18 @@ def test_clients_go_through_a_move_without_a_restart(
         acknowledged = {body for each in sends for body in each.acknowledged}
         for group in groups:
             group.wait_for(acknowledged)
+        for orderly in groups[2:]:
+            assert out_of_order(seen_by(orderly)) == []
         assert asyncio.run(leaders(namesrv, topic)) == {NAMES[2]}
+
+
+def seen_by(group: Group) -> list[Seen]:
+    return [
+        Seen(
+            event["consumer"], str(event["queue"]), event["offset"], event["body"], event["now_ms"]
+        )
+        for event in group.received
+    ]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,6 +33,7 @@ from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.broker_admin import ExchangeBrokerHaInfoRequest
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.record import iter_records
 from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
@@ -268,6 +270,77 @@ async def test_scheduled_messages_wait_for_the_master_if_they_may_not_go_elsewhe
     assert stored(other, "T") == 0
     master = await pairs.start("master", **ESCAPING)
     await until(lambda: stored(master, "T") == 1)
+
+
+TIMERS = {"timerPrecisionMs": "200", "recallMessageEnable": "true"}
+
+
+async def send_timers(pairs: Pairs, count: int) -> set[bytes]:
+    """Send messages to the pair that are due one after the other; return those not recalled."""
+    begin_ms = int(time.time() * 1000) + 2_000
+    kept: set[bytes] = set()
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for number in range(count):
+            body, queue = b"%d" % number, MessageQueue("T", "pair", 0)
+            message = Message("T", body, deliver_at=begin_ms + number * 100)
+            receipt = await producer.send(message, queue=queue)
+            if number % 10 == 7:
+                assert receipt.recall_handle is not None
+                await producer.recall("T", receipt.recall_handle)
+            else:
+                kept.add(body)
+    return kept
+
+
+def delivered_bodies(*brokers: Broker) -> list[bytes]:
+    """Return the messages of queue 0 of topic T at some brokers."""
+    found = []
+    for broker in brokers:
+        store = broker.core.store
+        for unit in store.written_units("T", 0, 0):
+            data = store.written_record_at(*unit)
+            assert data is not None
+            found += [each.body for each in iter_records(data)]
+    return sorted(found)
+
+
+async def test_timer_messages_go_to_another_broker_and_none_is_delivered_twice(
+    pairs: Pairs,
+) -> None:
+    master, slave, other = await pair_and_other(pairs, of_master=TIMERS, of_slave=TIMERS)
+    kept = await send_timers(pairs, 60)
+    await replicated(master, slave)
+    await pairs.stop(master)
+    await until(lambda: acts(slave))
+    await offer_other_broker(pairs)
+    await until(lambda: stored(other, "T") >= 10)
+
+    master = await pairs.start("master", **ESCAPING | TIMERS)  # in the middle of a slot
+
+    assert len(delivered_bodies(other)) < len(kept)
+    await until(lambda: not acts(slave))
+    await until(lambda: len(delivered_bodies(other, master)) >= len(kept))
+    await until(lambda: master.features.timers.counts() == [])
+    assert delivered_bodies(other, master) == sorted(kept)
+
+
+async def test_timer_messages_wait_for_the_master_if_they_may_not_go_elsewhere(
+    pairs: Pairs,
+) -> None:
+    stays = {"enableRemoteEscape": "false"}
+    master, slave, other = await pair_and_other(pairs, of_master=TIMERS, of_slave=TIMERS | stays)
+    kept = await send_timers(pairs, 5)
+    await replicated(master, slave)
+    await pairs.stop(master)
+    await until(lambda: acts(slave))
+    await offer_other_broker(pairs)
+    due_ms = slave.core.clock.now_ms() + 2_500
+    await until(lambda: slave.core.clock.now_ms() > due_ms)
+
+    assert delivered_bodies(other) == []
+    master = await pairs.start("master", **ESCAPING | TIMERS)
+    await until(lambda: len(delivered_bodies(master)) >= len(kept))
+    assert delivered_bodies(master) == sorted(kept)
 
 
 class Orders:

@@ -1073,6 +1073,7 @@ BROKER_CASES: dict[RequestCode, Case] = {
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: plain(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
     RequestCode.GET_TIMER_CHECK_POINT: plain(RequestCode.GET_TIMER_CHECK_POINT),
     RequestCode.GET_TIMER_METRICS: plain(RequestCode.GET_TIMER_METRICS),
+    RequestCode.LIST_TIMER_MESSAGES: plain(RequestCode.LIST_TIMER_MESSAGES),
     RequestCode.RECALL_MESSAGE: plain(
         RequestCode.RECALL_MESSAGE, {"topic": "T", "recallHandle": "djEgVCBiIDEgSw=="}
     ),

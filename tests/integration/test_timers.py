@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.record import iter_records
 from cometmq.testing import ThreadedCluster
 from support.brokers.pairs import SLAVE, Pairs
-from support.checks.waiting import until
+from support.checks.waiting import until, wait_until
 from support.controllers.elected_pairs import (
     ElectedPairs,
     is_master,
@@ -46,7 +47,10 @@ def test_a_timed_message_is_found_and_recalled_with_commands() -> None:
         BlockingProducer(cluster.name_servers, group="clock") as producer,
     ):
         admin.create_topic("alarms", queues=1)
-        receipts = [producer.send(Message("alarms", b"x", delay=3600)) for _ in range(3)]
+        receipts = [
+            producer.send(Message("alarms", b"x", keys=[f"k{number}", "all"], delay=3600 + number))
+            for number in range(3)
+        ]
         first, second, third = (receipt.message_id for receipt in receipts)
 
         [row] = run(cluster, f"timer find alarms {first}")
@@ -61,9 +65,54 @@ def test_a_timed_message_is_found_and_recalled_with_commands() -> None:
             run(cluster, f"timer find alarms {each}")[0]["state"] for each in (first, second, third)
         ]
         assert states == ["recalled", "recalled", "waiting"]
+        by_key = run(cluster, "timer find alarms all")
+        assert [row["state"] for row in by_key] == states
         line = ["admin", "timer", "recall", "alarms", first, "--yes", "-n", cluster.name_servers]
         result = CliRunner().invoke(app, line)
         assert "that waits" in str(result.exception)
+
+
+def test_messages_that_wait_are_listed_in_the_order_of_their_times() -> None:
+    with (
+        ThreadedCluster(settings=RECALLING) as cluster,
+        AdminClient(cluster.name_servers) as admin,
+        BlockingProducer(cluster.name_servers, group="clock") as producer,
+    ):
+        for topic in ("alarms", "others"):
+            admin.create_topic(topic, queues=1)
+        at_ms = int(time.time() * 1000) // 1000 * 1000 + 3_600_000
+        ids: dict[str, str] = {}
+        handles: dict[str, str | None] = {}
+        for name, topic, due_ms in (
+            ("late", "alarms", at_ms + 90_000_000),
+            ("early", "alarms", at_ms + 400),
+            ("recalled", "alarms", at_ms + 900),
+            ("other", "others", at_ms + 60_000),
+        ):
+            message = Message(topic, b"body", keys=[name, "all"], deliver_at=due_ms)
+            receipt = producer.send(message)
+            ids[receipt.message_id], handles[name] = name, receipt.recall_handle
+        assert handles["recalled"] is not None
+        producer.recall("alarms", handles["recalled"])
+        [broker] = admin.cluster_info().registered(None)
+
+        def shown(words: str = "") -> list[tuple[str, str]]:
+            rows = run(cluster, f"timer list {words}")
+            return [(ids[row["message_id"]], row["state"]) for row in rows]
+
+        everything = [("early", "waiting"), ("recalled", "recalled")]
+        everything += [("other", "waiting"), ("late", "waiting")]
+        wait_until(lambda: sorted(shown()) == sorted(everything))
+        assert shown()[2:] == everything[2:]
+        assert sorted(shown("--topic alarms")) == sorted(everything[:2] + everything[3:])
+        assert shown("--key late") == [("late", "waiting")]
+        assert len(shown("--limit 2")) == 2
+        found = admin.waiting_timers(broker.address, key="late")
+        assert [(each.due_ms, each.handle) for each in found] == [
+            (at_ms + 90_000_000, handles["late"])
+        ]
+        # One message of a slot does not fit: the next page has the slot as a whole.
+        assert [len(admin.waiting_timers(broker.address, limit=n)) for n in (1, 3)] == [1, 3]
 
 
 async def test_recalls_are_refused_unless_they_are_enabled(pairs: Pairs) -> None:

@@ -176,6 +176,7 @@ class Faults:
         process = processes[self._chance.below(len(processes))]
         most_ms = LONG_JUMP_MS if self._chance.below(4) == 0 else JUMP_MS
         process.ahead_ms += self._chance.below(2 * most_ms) - most_ms
+        self._world.latest_ahead_ms = max(self._world.latest_ahead_ms, process.ahead_ms)
         self._world.note(f"clock {process.name} {process.ahead_ms}")
 
     async def kill_consumer(self) -> None:

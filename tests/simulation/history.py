@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from cometmq.client import LocalState
+from support.stores.timer_records import Recall
 
 QueuePosition = tuple[str, str, int, int]
 """Topic, broker, queue and offset of a message."""
@@ -22,6 +23,7 @@ class SendType(Enum):
     DELAYED = "delayed"
     TRANSACTION = "in a transaction"
     SESSION = "in a producer session"
+    TIMER = "with a time"
 
 
 class Opening(NamedTuple):
@@ -60,6 +62,8 @@ class Send:
     """How the local transaction ended; false as long as it has not run."""
     is_given_up: bool = False
     """Whether the broker was told to roll back, so that the local transaction must not commit."""
+    may_be_recalled: bool = False
+    """Whether its producer has tried to recall it."""
 
     @property
     def state(self) -> LocalState:
@@ -69,7 +73,8 @@ class Send:
     @property
     def must_arrive(self) -> bool:
         """Whether a consumer has to get it."""
-        return self.is_acknowledged and (self.type is not SendType.TRANSACTION or self.is_committed)
+        is_wanted = self.type is not SendType.TRANSACTION or self.is_committed
+        return self.is_acknowledged and is_wanted and not self.may_be_recalled
 
     @property
     def may_arrive(self) -> bool:
@@ -88,6 +93,8 @@ class History:
     openings: list[Opening] = field(default_factory=list)
     rows: list[StoredRow] = field(default_factory=list)
     """What the masters have in the end."""
+    recalls: list[Recall] = field(default_factory=list)
+    """The acknowledged ones."""
     failures: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     """How often each fault happened."""
@@ -164,7 +171,8 @@ class History:
             # What a delayed message was delivered to may be gone after a loss of power, also the
             # consumed copy: it is delivered again.
             losses = self.faults["power_lost"] + self.faults["power_cut"]
-            deliveries = 1 + losses if send.type is SendType.DELAYED else 1
+            is_delayed = send.type in (SendType.DELAYED, SendType.TIMER)
+            deliveries = 1 + losses if is_delayed else 1
             is_counted = send.type is not SendType.SESSION  # in the logs, by `_wrong_rows`
             if is_counted and len(set(positions)) > attempts * deliveries:
                 found.append(f"duplicated: {name} is stored at {sorted(set(positions))}")

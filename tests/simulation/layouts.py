@@ -46,6 +46,8 @@ class Layout:
     """Whether the topic is a static one, whose queues an operator moves among the masters."""
     has_job: bool = False
     """Whether tasks write in producer sessions."""
+    has_timers: bool = False
+    """Whether a producer sends timer messages, and recalls some of them."""
     faults: tuple[str, ...] = ()
     """The only faults that happen; empty for all."""
 
@@ -95,15 +97,15 @@ LAYOUTS = (
     ),
 )
 
-JOB_EVERY = 3
-"""The worlds of every third round of seeds through the clusters have a job. The histories of the
-others, and of planted bugs, do not depend on it."""
+ROUNDS = 3
+"""Of so many rounds of seeds through the clusters the first one has a job, and the second one timer
+messages. The histories of the others, and of planted bugs, do not depend on that."""
 
 
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed chooses."""
     turn, number = divmod(seed, len(LAYOUTS))
-    return replace(LAYOUTS[number], has_job=turn % JOB_EVERY == 0)
+    return replace(LAYOUTS[number], has_job=turn % ROUNDS == 0, has_timers=turn % ROUNDS == 1)
 
 
 STATIC = Layout(

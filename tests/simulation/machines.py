@@ -16,12 +16,13 @@ from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
+from cometmq.model import property_names as names
 from cometmq.model.errors import StoreError
-from cometmq.model.topic import TopicConfig
+from cometmq.model.topic import TIMER_TOPIC, TopicConfig
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import split_record
+from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store import MessageStore
 from cometmq.system.configuration import Configuration, load
@@ -30,6 +31,7 @@ from simulation.history import StoredRow
 from simulation.kernel import PROCESS, Process, SimulatedLoop
 from support.controllers.etcd_model import EtcdStore, ModelEtcd
 from support.stores.power_files import Fault, PowerCutError, PowerFiles
+from support.stores.timer_records import TimerRecord
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -58,6 +60,12 @@ SMALL = {
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "5000",
 }
+WITH_TIMERS = {
+    "recallMessageEnable": "true",
+    "mappedFileSizeTimerLog": "4096",
+    "timerRollWindowSlot": "5",
+}
+"""Messages that are due after more than five seconds are stored again on their way."""
 
 
 class Disk(PowerFiles):
@@ -113,6 +121,12 @@ class Machine:
         self.is_lost = False
         """Whether it never starts again."""
         self._ahead_ms = 0
+
+    def set_clock(self, ahead_ms: int) -> None:
+        """Set the wall clock of the machine."""
+        self._ahead_ms = ahead_ms
+        if self.process is not None:
+            self.process.ahead_ms = ahead_ms
 
     @property
     def is_up(self) -> bool:
@@ -231,6 +245,7 @@ class BrokerMachine(Machine):
                 "namesrvAddr": world.name_servers,
                 "storePathRootDir": f"/{name}",
             }
+            | (WITH_TIMERS if world.layout.has_timers else {})
             | settings
         )
 
@@ -342,24 +357,46 @@ class BrokerMachine(Machine):
         core = self._core
         return None if core is None else core.offsets.committed(GROUP, TOPIC, queue_id)
 
-    def rows(self) -> Iterator[StoredRow]:
-        """Yield the rows of producer sessions in its log, also those that readers do not see."""
+    def _records(
+        self, topic: str, queues: int
+    ) -> Iterator[tuple[int, RecordParts, dict[str, str]]]:
+        """Yield queue, record and properties of a topic, also of what readers do not see."""
         store = self._store
-        for queue_id in range(QUEUES if store is not None else 0):
+        for queue_id in range(queues if store is not None else 0):
             assert store is not None
-            for log_offset, size in store.written_units(TOPIC, queue_id, 0):
+            for log_offset, size in store.written_units(topic, queue_id, 0):
                 record = store.written_record_at(log_offset, size)
                 assert record is not None, f"{self.name} has no record at {log_offset}"
                 parts = split_record(record)
-                properties = decode_properties(parts.properties)
-                if SESSION in properties:
-                    yield StoredRow(
-                        parts.body.decode().rstrip("."),
-                        properties[SESSION],
-                        properties[OWNER],
-                        int(properties[EPOCH]),
-                        (TOPIC, self.broker_name, queue_id, parts.queue_offset),
-                    )
+                yield queue_id, parts, decode_properties(parts.properties)
+
+    def rows(self) -> Iterator[StoredRow]:
+        """Yield the rows of producer sessions in its log."""
+        for queue_id, record, properties in self._records(TOPIC, QUEUES):
+            if SESSION in properties:
+                yield StoredRow(
+                    record.body.decode().rstrip("."),
+                    properties[SESSION],
+                    properties[OWNER],
+                    int(properties[EPOCH]),
+                    (TOPIC, self.broker_name, queue_id, record.queue_offset),
+                )
+
+    def timer_records(self) -> Iterator[TimerRecord]:
+        """Yield the messages of the timer topic in its log, and what was delivered of them."""
+        for topic, queues in ((TIMER_TOPIC, 1), (TOPIC, QUEUES)):
+            for _, record, properties in self._records(topic, queues):
+                if names.TIMER_OUT_MS in properties:
+                    yield TimerRecord.of(self.broker_name, topic, record, properties)
+
+    def has_waiting_timers(self) -> bool:
+        """Whether messages wait for their time, as far as it knows."""
+        if self.broker is None or self._core is None or self.is_slave:
+            return False
+        delivery = self.broker.features.timers.delivery.made()
+        if delivery is None:
+            return False
+        return delivery.figures().queue_behind > 0 or not delivery.index.is_empty
 
     @property
     def _epochs(self) -> list[Epoch]:

@@ -26,7 +26,10 @@ from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.platforms import posix
 from simulation.kernel import EPOCH_MS, PROCESS, SimulatedLoop
 from simulation.machines import SimulatedCommit
+from support.stores.timer_stores import shrink_wheel
 
+WHEEL_SLOTS = 6 * 3600
+"""The timer wheel of a broker: more than the clocks of two processes differ by."""
 _now: list[SimulatedLoop] = []
 
 
@@ -39,6 +42,7 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
         patch.setattr(listener, "listening_socket", _listen)
         patch.setattr(wire, "write_batch_of", _write_batch)
         patch.setattr(arrivals, "SYSTEM", posix)  # the loop reports each socket by itself
+        shrink_wheel(patch, WHEEL_SLOTS)
         for clock_user, name, replacement in _CLOCKS:
             patch.setattr(clock_user, name, replacement)
         # `token_hex` calls it, too. Names of broker sets are in errors, and so in histories.

@@ -23,6 +23,10 @@ from cometmq.broker.failover.epochs.wire import MasterEpochs
 from cometmq.broker.producer_sessions.sessions import ProducerSessions
 from cometmq.broker.replication.greeting import GREETING_BYTES, SlaveNames, Tickets
 from cometmq.broker.replication.slave import MasterConnection
+from cometmq.broker.timers.delivered import Delivered
+from cometmq.broker.timers.delivery import TimerDelivery
+from cometmq.broker.timers.queue_reader import TimerQueue
+from cometmq.broker.timers.slot_delivery import SlotDelivery
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.controller import broker_set, handler
 from cometmq.controller.broker_set import Heard
@@ -30,12 +34,14 @@ from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.store.lifecycle import set_aside
 from cometmq.store.lifecycle.recovery import Recovery
 from cometmq.store.queues.redispatch import Redispatched
+from cometmq.store.timers import index
 from simulation.faults import STRANGER, Faults
 from simulation.job import JOB_FAULTS
 from simulation.kernel import UNCLOSED
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import SimulatedCommit
 from simulation.strangers import Stranger
+from simulation.timer_sends import TIMER_COUNTS
 from simulation.world import simulate
 from support.runner.tiers import rounds
 
@@ -70,7 +76,7 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
         elections = sum(world["elections"] for world in here)
         print(f"{layout.name}: {len(here)} worlds, {elections} elections, {dict(faults)}")
         assert {name for name in faults if not name.startswith(STRANGER)} == (
-            Faults.counted(layout) | JOB_FAULTS
+            Faults.counted(layout) | JOB_FAULTS | TIMER_COUNTS
         )
         assert sum(world["acknowledged"] for world in here) > 20 * len(here)
         assert elections >= 2 * len(here) * bool(layout.controllers)
@@ -180,6 +186,32 @@ def respond_before_the_sync(respond: Any) -> Any:
     return lambda self, request, log_offset_end, response: response
 
 
+def find_no_copy(has: Any) -> Any:
+    return lambda self, record: False
+
+
+def take_no_recall(take: Any) -> Any:
+    async def untaken(self: SlotDelivery, opened: Any, units: Any, slices: Any) -> None:
+        """Let recalled messages be delivered."""
+
+    return untaken
+
+
+def read_nothing_late(read: Any) -> Any:
+    async def unread(self: TimerQueue, slices: Any) -> None:
+        """Leave late messages in slots that are passed."""
+
+    return unread
+
+
+def has_not_begun(has_begun: Any) -> Any:
+    return lambda self, slot_ms: False
+
+
+def want_at_once(wanted: Any) -> Any:
+    return lambda properties, store_ms: 0
+
+
 ASYNCHRONOUS = "elected, asynchronous flush"
 TRUSTS = broker_set, "_is_able", trust_each_log
 FAILURES = ("blackout", "power_cut", "kill_master")
@@ -201,6 +233,8 @@ class Planted:
     """The beginning of the failure."""
     has_job: bool = False
     """Whether it shows only in producer sessions."""
+    has_timers: bool = False
+    """Whether it shows only in timer messages."""
 
     @classmethod
     def one(
@@ -279,6 +313,29 @@ PLANTED = {
         has_job=True,
         finds="zombie: ",
     ),
+    "delivers timer messages again": Planted.one(
+        Delivered, "has", find_no_copy, "one broker", has_timers=True, finds="twice: "
+    ),
+    "a new master loses timer messages that came late": Planted.one(
+        *(TimerQueue, "read_late", read_nothing_late, "elected"),
+        faults=("clock_jump", "kill_master"),
+        has_timers=True,
+        finds="lost: ",
+    ),
+    "recalls timer messages that are delivered already": Planted.one(
+        *(TimerDelivery, "has_begun", has_not_begun, "one broker"),
+        faults=("clock_jump",),
+        has_timers=True,
+        finds="recalled: ",
+    ),
+    "delivers recalled timer messages": Planted.one(
+        *(SlotDelivery, "_take_recalls", take_no_recall, "one broker"),
+        has_timers=True,
+        finds="recalled: ",
+    ),
+    "delivers timer messages at the beginning of a slot": Planted.one(
+        index, "_wanted_ms", want_at_once, "one broker", has_timers=True, finds="too soon: "
+    ),
     "erases what was confirmed": Planted(
         (TRUSTS, (set_aside, "set_aside", keep_nothing)),
         ASYNCHRONOUS,
@@ -291,7 +348,9 @@ PLANTED = {
 
 def planted_layout(planted: Planted) -> Layout:
     found = next(layout for layout in LAYOUTS if layout.name == planted.layout)
-    return replace(found, faults=planted.faults, has_job=planted.has_job)
+    return replace(
+        found, faults=planted.faults, has_job=planted.has_job, has_timers=planted.has_timers
+    )
 
 
 @pytest.mark.parametrize("bug", PLANTED)

@@ -52,8 +52,10 @@ from simulation.machines import (
 from simulation.network import Network
 from simulation.replacements import replaced
 from simulation.strangers import Stranger
+from simulation.timer_sends import ROLLED, TimerSends
 from support.checks.randomness import SeededRandomness
 from support.controllers.etcd_model import EtcdStore
+from support.stores.timer_records import wrong_timers
 
 RETRIES = 2
 SETTLE_S = 240.0
@@ -92,6 +94,8 @@ class World:
         self._ends_s = float("inf")
         self._producer: TransactionProducer | None = None
         self._moves = 0
+        self.latest_ahead_ms = 0
+        """How far the wall clock of a process was ahead at most."""
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -380,6 +384,9 @@ class World:
         sending = producer.spawn(self._produce(producer))
         for number in range(1 + self.chance.below(2)):
             self.consumers.append(self._consumer(f"consumer-{number}", self.new_ip()))
+        if self.layout.has_timers:
+            clock = self.process("clock", self.new_ip())
+            moving.append(clock.spawn(TimerSends(self, clock).run()))
         job = Job(self)
         writing = self.loop.create_task(job.run()) if self.layout.has_job else None
         ends_s = self.loop.now_s + self.layout.load_s
@@ -388,6 +395,9 @@ class World:
             await asyncio.sleep(0.1 + self.chance.fraction() * 1.5)
             await faults.happen()
         faults.end()
+        if self.layout.has_timers:  # else a message of a clock that was ahead would not be due
+            for machine in self.brokers:
+                machine.set_clock(self.latest_ahead_ms)
         if self.layout.loses_master:
             await self._replace_master()
             await asyncio.sleep(PROMOTED_S)
@@ -399,6 +409,7 @@ class World:
             or self.history.missing()
             or self.history.undelivered()
             or self._lagging()
+            or any(machine.has_waiting_timers() for machine in self.brokers)
         ):
             if until_s - self.loop.now_s < SETTLE_S / 2:
                 self._elect_unclean()
@@ -408,6 +419,8 @@ class World:
             await asyncio.sleep(1.0)
         if writing is not None:
             self._end_job(job, writing)
+        if self.layout.has_timers:
+            self._check_timers()
         self.history.failures += self.loop.failures
         self.history.failures = self.history.check(
             attempts=RETRIES + 1,
@@ -427,6 +440,13 @@ class World:
             self.history.failures.append("stuck: a task of the job has not finished")
         masters = [machine for machine in self.brokers if not machine.is_slave]
         self.history.rows += [row for master in masters for row in master.rows()]
+
+    def _check_timers(self) -> None:
+        """Check what the masters have of timer messages."""
+        masters = [machine for machine in self.brokers if not machine.is_slave]
+        records = [record for master in masters for record in master.timer_records()]
+        self.history.faults[ROLLED] += sum(each.is_copy and each.waits for each in records)
+        self.history.failures += wrong_timers(records, self.history.recalls)
 
     async def _replace_master(self) -> None:
         """Lose the machine of the master for ever, and let its slave take its place.

@@ -211,6 +211,14 @@ class Gate:
             return None
         return account.refusal(code, needs)
 
+    def account_of(self, request: Request) -> Account | None:
+        """Return the account of a request, whose signature was checked; None if it needs none.
+
+        Raises:
+            ResponseError: there is no such account any more.
+        """
+        return None if request.code in self._open_codes else self._account_of(request)
+
     def creator(self, request: Request, need: Need, needs_right: bool) -> str:
         """Return the name of the account that creates a topic or a group; empty for none.
 
@@ -235,13 +243,11 @@ class Gate:
 
     def is_administrator(self, request: Request) -> bool:
         """Return whether the sender of a request, whose signature was checked, is one now."""
-        if request.code in self._open_codes:  # no signature has proved the name
-            return False
-        access_key = request.command.access_key
         try:
-            return self._accounts.sender_of(request.connection, access_key).is_administrator
+            account = self.account_of(request)
         except ResponseError:
             return False
+        return account is not None and account.is_administrator
 
     def settle_log(self) -> None:
         """Log how many refusals were only counted."""

@@ -94,6 +94,7 @@ def assemble(
     timers = TimersFeature(core, durability, delay)
     elected = elect(core, durability, lambda log_end: life.before_truncation(log_end))
     access = AccessFeature(core)
+    timers.routing.senders.access = access.control
     forwards = forwarding(core, access.control, elected)
     transactions = TransactionsFeature(core, durability, timers, access.control, forwards)
     filter_servers = FilterServersFeature(core)

@@ -29,6 +29,7 @@ from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.features import Deferred
+from cometmq.remoting.slices import Slices
 from cometmq.remoting.slow_requests import spent_on
 from cometmq.store.message_store import bring_in
 from cometmq.store.queues.queue_reader import ColdPart
@@ -37,6 +38,8 @@ from cometmq.system.files import MappedFile
 
 if TYPE_CHECKING:
     from cometmq.broker.cold_flow_control import ColdFlowControl
+    from cometmq.remoting import Request
+    from cometmq.store.index.key_search import KeySearch
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ LOOKUP_THREADS: Final = 2
 """Reads of single records at a time."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread or for flow control; a request beyond is refused."""
+ENTRIES_PER_STEP: Final = 2_000
+"""Entries of the key index that are looked at before other requests are handled."""
 BLOCK_BYTES: Final = 1024 * 1024
 AHEAD_BYTES: Final = 4 * BLOCK_BYTES
 """How far a file is read ahead of the last pull that waited."""
@@ -234,6 +239,26 @@ class ColdReads:
         if reading.cancelled():
             raise StoreError("the broker is stopping")
         reading.result()
+
+    async def search(self, search: KeySearch, request: Request, bytes_max: int) -> bool:
+        """Carry out a search, whose result is in memory then.
+
+        Args:
+            search: by a key.
+            request: needs it; the search ends with its connection.
+            bytes_max: the limit of what is read of the messages that are found.
+
+        Returns:
+            Whether the search is complete.
+        """
+        slices = Slices()
+        while not request.connection.closed:
+            await self.run(partial(search.bring_in, ENTRIES_PER_STEP))
+            await slices.pause()
+            if search.advance(ENTRIES_PER_STEP):
+                await self.run(partial(search.bring_in_found, bytes_max))
+                return True
+        return False
 
     def require_in_memory(self, cold: Callable[[], None] | None) -> None:
         """Let `with_prerequisites` read something and repeat the request, if it is cold.

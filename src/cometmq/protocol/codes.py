@@ -179,6 +179,8 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
     OPEN_PRODUCER_SESSION = 420001
     """Of CometMQ, as the response codes of producer sessions are; far from RocketMQ's numbers."""
+    LIST_TIMER_MESSAGES = 420002
+    """Of CometMQ."""
 
 
 class ResponseCode(IntEnum):

@@ -857,6 +857,11 @@ class MessageStore:
         """Call ``written`` after each write of records to the log; None to stop."""
         self._appender.on_written = written
 
+    @property
+    def log_file_bytes(self) -> int:
+        """The size of a file of the log."""
+        return self._log.segments.size_bytes
+
     def file_start(self, log_offset: int) -> int:
         """Return where the file of the log with this offset begins."""
         return log_offset - log_offset % self._log.segments.size_bytes

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.timers import delivery
 from cometmq.broker.timers.delivery import TimerDelivery
 from cometmq.broker.timers.routing import TimerRouting, TimerRules
 from cometmq.model import property_names as names
@@ -18,6 +21,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.record import iter_records
 from cometmq.store import MessageStore
+from cometmq.store.timers import index, wheel
 from cometmq.store.timers.index import TimerIndex
 from cometmq.system.clock import Clock
 from cometmq.system.files import Files
@@ -28,6 +32,13 @@ from support.stores.small_stores import put, small_settings
 BEGIN_MS = 1_700_000_000_000
 LOG_BYTES = 52 * 20 + 16
 """Twenty units fill a file of the timer log."""
+
+
+def shrink_wheel(patch: pytest.MonkeyPatch, slots: int) -> None:
+    """Let timer wheels have fewer slots: a disk in memory copies them often."""
+    patch.setattr(wheel, "WHEEL_BYTES", wheel.WHEEL_BYTES // wheel.SLOTS * slots)
+    for user in (wheel, index, delivery):
+        patch.setattr(user, "SLOTS", slots)
 
 
 class LoopClock(Clock):

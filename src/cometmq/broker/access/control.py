@@ -48,6 +48,7 @@ class AccessControl:
         self.settle_log = gate.settle_log
         self.is_administrator = gate.is_administrator
         self.needs_account = gate.needs_account
+        self.account_of = gate.account_of
 
     def for_sends(self) -> FastCheck:
         """Return the check of a fast path of sends."""

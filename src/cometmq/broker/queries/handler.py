@@ -37,8 +37,6 @@ UNITS_MAX: Final = 10_000
 """Queue entries in one response."""
 UNITS_PER_STEP: Final = 500
 """Queue entries that are read before other requests are handled."""
-ENTRIES_PER_STEP: Final = 2_000
-"""Index entries that are looked at before other requests are handled."""
 
 
 class QueryHandler:
@@ -62,14 +60,9 @@ class QueryHandler:
         search = self._store.search(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        slices = Slices()
-        while not request.connection.closed:
-            await self._cold_reads.run(partial(search.bring_in, ENTRIES_PER_STEP))
-            await slices.pause()
-            if search.advance(ENTRIES_PER_STEP):
-                await self._cold_reads.run(partial(search.bring_in_found, RESPONSE_BYTES_MAX))
-                return _found(search)
-        return None
+        if not await self._cold_reads.search(search, request, RESPONSE_BYTES_MAX):
+            return None
+        return _found(search)
 
     def by_offset(self, request: Request) -> Response:
         """Return the record at a physical offset."""

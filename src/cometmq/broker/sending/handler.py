@@ -148,6 +148,7 @@ class SendHandler:
         else:
             header = request.header(SendMessageV2Request)
         send = Send(request.connection)
+        send.request = request
         send.take_header(header, request.body)
         command = request.command
         try:

@@ -122,6 +122,7 @@ class ReplyHandler:
         if self._role.is_slave:
             raise sent_to_slave()
         send = Send(request.connection)
+        send.request = request
         send.take_header(header, request.body)
         send.is_batch = False
         send.may_be_empty = True

@@ -7,6 +7,7 @@ from cometmq.store.log.new_record cimport NewRecord
 cdef class Send(NewRecord):
     cdef public Wire wire
     cdef public object header
+    cdef public object request
     cdef public str requested_topic
     cdef public long long requested_queue_id
     cdef public object item

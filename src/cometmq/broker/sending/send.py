@@ -28,6 +28,8 @@ class Send(NewRecord):
         self.wire: Any = wire
         self.header: SendHeader | None = None
         """The typed header; None on the fast path."""
+        self.request: Any = None
+        """The request, whose account a timer message keeps; None on the fast path."""
         self.requested_topic = ""
         self.requested_queue_id = 0
         self.item: Any = None

@@ -436,11 +436,11 @@ class SendValidation:
         properties.update(self._broker_properties)
         if is_prepared:  # a delay begins when the message is committed
             if not self._levels.level_of(properties.get(property_names.DELAY)):
-                self._timers.check(header.topic, properties)
+                properties = self._timers.checked_half(header.topic, properties, send.request)
             properties = half_properties(send.topic, send.queue_id, properties)
             send.topic, send.queue_id = HALF_TOPIC, HALF_QUEUE
             send.sys_flag &= ~SysFlag.TRANSACTION_MASK
-        elif scheduled := self._timers.delayed(send.topic, send.queue_id, properties):
+        elif scheduled := self._timers.delayed(send.topic, send.queue_id, properties, send.request):
             send.topic, send.queue_id, properties = scheduled
             send.recall_handle = self._timers.handle_of(scheduled).encode()
         self._rewrite(send, properties)

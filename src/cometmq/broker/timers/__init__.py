@@ -13,6 +13,7 @@ is delivered once. A slave keeps the same index, and copies from its master whic
 
     routing      which messages wait, and the properties with which they do
     recall       the request that recalls a message
-    delivery     reads the queue, and delivers what is due
+    delivery     the life of the delivery: of a master, of a slave, over changes of the role
+    queue_reader, slot_delivery    read the queue; deliver the messages of a slot
     delivered    finds in the log what was delivered of a slot
 """

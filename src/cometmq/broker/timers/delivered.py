@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from cometmq.broker.timers.senders import REAL_TOPIC
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError
 from cometmq.model.topic import TIMER_TOPIC
@@ -28,7 +29,6 @@ SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 _DEQUEUE = marker(names.TIMER_DEQUEUE_MS.encode())
 _ROLL_TIMES = marker(names.TIMER_ROLL_TIMES.encode())
 _OUT = marker(names.TIMER_OUT_MS.encode())
-REAL_TOPIC = marker(names.REAL_TOPIC.encode())
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 
 
@@ -44,6 +44,8 @@ class Delivered:
         self._offsets: set[int] = set()
         self._keys: Counter[tuple[bytes | None, ...]] = Counter()
         """Of copies that RocketMQ stored, or whose waiting record is the first one of the log."""
+        self.latest_ms = 0
+        """When the last copy was stored, by the clock of its broker: later slots had not begun."""
 
     def __bool__(self) -> bool:
         return bool(self._offsets or self._keys)
@@ -56,6 +58,7 @@ class Delivered:
         copy = read_copy(store, facts)
         if copy is None:
             return
+        self.latest_ms = max(self.latest_ms, copy.store_time_ms)
         if copy.prepared_offset > 0:
             self._offsets.add(copy.prepared_offset)
         else:
@@ -71,6 +74,7 @@ class Delivered:
         if not keys[key]:
             return False
         keys[key] -= 1  # a producer may have sent it twice
+        self._offsets.add(record.log_offset)  # it is looked at again if the store refuses others
         return True
 
 

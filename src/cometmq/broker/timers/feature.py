@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.timers.delivery import TimerDelivery
     from cometmq.broker.timers.handler import TimerTablesHandler
+    from cometmq.broker.timers.listing import TimerListHandler
     from cometmq.broker.timers.recall import RecallHandler
     from cometmq.store.timers.index import Count
 
@@ -96,6 +97,10 @@ class TimersFeature(BrokerFeature):
         delivery = self.delivery.made()
         return 0 if delivery is None else delivery.index.count_in(slot_ms)
 
+    def _slot_has_begun(self, slot_ms: int) -> bool:
+        delivery = self.delivery.made()
+        return delivery is not None and delivery.has_begun(slot_ms)
+
     def figures(self) -> TimerFigures:
         """Return how far the timers are."""
         delivery = self.delivery.made()
@@ -134,6 +139,7 @@ class TimersFeature(BrokerFeature):
                 self.rules,
                 self.routing,
                 self._durability.wait,
+                has_begun=self._slot_has_begun,
                 store_host=endpoint.store_host,
             )
 
@@ -143,11 +149,18 @@ class TimersFeature(BrokerFeature):
 
             return TimerTablesHandler(self.delivery.get(), core.clock)
 
+        @Deferred
+        def listing() -> TimerListHandler:
+            from cometmq.broker.timers.listing import TimerListHandler
+
+            return TimerListHandler(core, self.delivery.get().index, self.routing)
+
         return Feature(
             {
                 RequestCode.RECALL_MESSAGE: recalls.handler(lambda h: h.recall),
                 RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.checkpoint),
                 RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.metrics),
+                RequestCode.LIST_TIMER_MESSAGES: listing.exclusive(lambda h: h.messages),
             },
             [
                 Job("persist-timers", self._interval_s, self._persist),

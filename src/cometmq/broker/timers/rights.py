@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.access.needs import Action, Needs, needs_of, topic_need
-from cometmq.access.rights import READ, Lookups, Right, field, same
+from cometmq.access.rights import LOOK, READ, Lookups, Right, field, same
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request
 
@@ -18,4 +18,5 @@ RIGHTS: Final = {
     RequestCode.RECALL_MESSAGE: same(Right(_recall)),
     RequestCode.GET_TIMER_CHECK_POINT: READ,
     RequestCode.GET_TIMER_METRICS: READ,
+    RequestCode.LIST_TIMER_MESSAGES: LOOK,
 }

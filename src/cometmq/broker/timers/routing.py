@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.delay.routing import Scheduled, schedule
 from cometmq.broker.targets import random_queue, target_properties
+from cometmq.broker.timers.senders import TimerSenders
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError
@@ -26,6 +27,7 @@ from cometmq.model.numbers import number_of
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.recall_handle import RecallHandle
+from cometmq.remoting import Request
 
 TIMER_QUEUE: Final = 0
 DELIVERED_BYTES: Final = 128
@@ -70,13 +72,21 @@ class TimerRouting:
         self._now_ms = now_ms
         self._count_in = count_in
         self._chance = chance
+        self.senders = TimerSenders()
 
-    def delayed(self, topic: str, queue_id: int, properties: Mapping[str, str]) -> Scheduled | None:
+    def delayed(
+        self,
+        topic: str,
+        queue_id: int,
+        properties: Mapping[str, str],
+        request: Request | None = None,
+    ) -> Scheduled | None:
         """Return where a message waits for its delay; None for a message that does not wait.
 
         Args:
             topic, queue_id: the target queue of the message.
             properties: its properties; not changed.
+            request: the request that sends it; None for what no client has sent.
 
         Raises:
             ResponseError: the broker takes no such message.
@@ -88,7 +98,7 @@ class TimerRouting:
         if out_ms is None:
             return None
         self._refuse_congestion(out_ms)
-        return _waiting(topic, queue_id, properties, out_ms)
+        return _waiting(topic, queue_id, self.senders.named(properties, request), out_ms)
 
     def committed(
         self, topic: str, queue_id: int, properties: Mapping[str, str]
@@ -123,15 +133,29 @@ class TimerRouting:
             raise _illegal(rules)
         return None if at_ms <= now_ms else self.slot_of(at_ms)
 
+    def checked_half(
+        self, topic: str, properties: dict[str, str], request: Request | None
+    ) -> dict[str, str]:
+        """Check a half message without a delay level as `check` does; return its properties.
+
+        Raises:
+            ResponseError: see `check`.
+        """
+        is_timed = self.check(topic, properties) is not None
+        return self.senders.named(properties, request) if is_timed else properties
+
     def slot_of(self, at_ms: int) -> int:
         """Return the last slot that begins before a time."""
         return (at_ms - 1) // self._rules().precision_ms * self._rules().precision_ms
 
     def handle_of(self, scheduled: Scheduled) -> str:
         """Return the handle that recalls a message; empty if it cannot be recalled."""
-        properties = scheduled.properties
+        return "" if scheduled.topic != TIMER_TOPIC else self.handle_for(scheduled.properties)
+
+    def handle_for(self, properties: Mapping[str, str]) -> str:
+        """Return as `handle_of` the handle of a message that waits with these properties."""
         topic = properties[names.REAL_TOPIC]
-        if scheduled.topic != TIMER_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return ""
         due_ms = int(properties[names.TIMER_OUT_MS]) + 1
         key = properties.get(names.UNIQ_KEY, "")

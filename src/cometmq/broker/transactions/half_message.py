@@ -22,6 +22,7 @@ from cometmq.broker.targets import (
     target_properties,
 )
 from cometmq.broker.timers.routing import TimerRouting
+from cometmq.broker.timers.senders import without_sender
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
@@ -147,7 +148,7 @@ class HalfMessage:
             timers: decide how long it waits.
             topic, queue_id: the target queue.
         """
-        text = self.record.properties
+        text = without_sender(self.record.properties)
         scheduled = timers.committed(topic, queue_id, self.properties)
         if scheduled is not None:
             topic, queue_id, text = *scheduled[:2], encode_properties(scheduled.properties)

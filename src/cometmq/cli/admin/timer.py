@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import TopicName
+from cometmq.cli.admin.arguments import OptionalTopic, TopicName
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row
 from cometmq.cli.figures import number, rate
@@ -21,14 +21,40 @@ if TYPE_CHECKING:
     from cometmq.model.message import StoredMessage
 
 app = Commands(
-    "Timed messages: how many wait on brokers of 5.0 and later, how late they are, single ones."
+    "Timed messages on brokers of 5.0 and later: what waits, how late it is, single messages."
 )
 
-MessageId = Annotated[str, typer.Argument(help="Unique id of the message.")]
+LIMIT_MAX = 10_000
+MessageKey = Annotated[str, typer.Argument(help="Unique id or key of messages.")]
 
 
-@app.each("list", "broker topic waiting counted_time_ms", watch=True)
-async def waiting(call: Call, server: RegisteredBroker) -> list[Row]:
+@app.each("list", "broker topic message_id keys due_time_ms state sender stored_time_ms body_bytes")
+async def waiting(
+    call: Call,
+    server: RegisteredBroker,
+    topic: OptionalTopic = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only messages with this key or unique id.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=LIMIT_MAX, help="The most messages of each broker.")
+    ] = 100,
+) -> list[Row]:
+    """Show the timed messages that wait on brokers of CometMQ, the next ones first."""
+    found = await call.admin.waiting_timers(server.address, topic=topic, key=key, limit=limit)
+    now = now_ms()
+    return [
+        (
+            *(server.name, each.topic, each.message_id, each.keys, each.due_ms),
+            "recalled" if each.is_recalled else "waiting" if each.due_ms >= now else "due",
+            *(each.sender, each.store_ms, each.body_bytes),
+        )
+        for each in found
+    ]
+
+
+@app.each("count", "broker topic waiting counted_time_ms", watch=True)
+async def counts(call: Call, server: RegisteredBroker) -> list[Row]:
     """Show how many timed messages of each topic wait on each broker."""
     return [
         (server.name, topic, found.count, found.time_stamp)
@@ -66,20 +92,29 @@ def _handle(topic: str, message: StoredMessage) -> str:
     return RecallHandle(topic, message.broker_name, due_ms, message.message_id).encode()
 
 
-async def _found(call: Call, topic: str, message_id: str) -> list[tuple[StoredMessage, str]]:
-    """Return the timed messages with an id, and whether each waits."""
-    records = await call.admin.timer_messages(topic, message_id)
-    recalls = {
-        (each.broker_name, _slot_ms(each))
-        for each in records
-        if names.TIMER_DEL_UNIQKEY in each.properties
-    }
+def _recalls(recall: StoredMessage, message: StoredMessage) -> bool:
+    """Return whether a recall counts for a message, by the account of its sender, too."""
+    account, sender = (each.properties.get(names.TIMER_SENDER) for each in (recall, message))
+    return (
+        (recall.broker_name, recall.message_id, _slot_ms(recall))
+        == (message.broker_name, message.message_id, _slot_ms(message))
+    ) and (None in (account, sender) or account == sender)
+
+
+async def _found(call: Call, topic: str, key: str) -> list[tuple[StoredMessage, str]]:
+    """Return the timed messages with an id or a key, and whether each waits."""
+    records = await call.admin.timer_messages(topic, key)
+    if not records:
+        with_key = await call.admin.timer_messages(topic, key, unique_id=False)
+        for message_id in sorted({each.message_id for each in with_key}):
+            records += await call.admin.timer_messages(topic, message_id)
+    recalls = [each for each in records if names.TIMER_DEL_UNIQKEY in each.properties]
     now = now_ms()
     found: list[tuple[StoredMessage, str]] = []
     for each in records:
         if names.TIMER_DEL_UNIQKEY in each.properties:
             continue
-        if (each.broker_name, _slot_ms(each)) in recalls:
+        if any(_recalls(recall, each) for recall in recalls):
             state = "recalled"
         else:
             state = "waiting" if _slot_ms(each) >= now else "due"
@@ -88,14 +123,14 @@ async def _found(call: Call, topic: str, message_id: str) -> list[tuple[StoredMe
 
 
 @app.show("find", "message_id broker due_time_ms state stored_time_ms body_bytes handle")
-async def find(call: Call, topic: TopicName, message_id: MessageId) -> list[Row]:
-    """Show the timed messages with a unique id: when they are due, and how to recall them."""
+async def find(call: Call, topic: TopicName, key: MessageKey) -> list[Row]:
+    """Show the timed messages with a unique id or a key: when they are due, how to recall them."""
     return [
         (
             *(each.message_id, each.broker_name, _slot_ms(each), state, each.store_time_ms),
             *(len(each.body), _handle(topic, each)),
         )
-        for each, state in await _found(call, topic, message_id)
+        for each, state in await _found(call, topic, key)
     ]
 
 
@@ -103,7 +138,7 @@ async def find(call: Call, topic: TopicName, message_id: MessageId) -> list[Row]
 async def recall(
     call: Call,
     topic: TopicName,
-    handle: Annotated[str, typer.Argument(help="Recall handle or unique id of the message.")],
+    handle: Annotated[str, typer.Argument(help="Recall handle, unique id or key of the message.")],
 ) -> list[Change]:
     """Recall a timed message before it is due: it is never delivered."""
     try:
@@ -116,8 +151,8 @@ async def recall(
         ]
     if not handles:
         raise ConfigError(
-            f"no broker of {topic} has a timed message with the id {handle} that waits; expected"
-            " a recall handle, or the unique id of one"
+            f"no broker of {topic} has a timed message with the id or key {handle} that waits;"
+            " expected a recall handle, or the unique id or a key of one"
         )
     return [
         Change(

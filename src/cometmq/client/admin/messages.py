@@ -123,20 +123,28 @@ class Queries(AdminCore):
         )
         return await self._query(await self._route(topic), header)
 
-    async def timer_messages(self, topic: str, message_id: str) -> list[StoredMessage]:
-        """Find timer messages and recalls of a topic by the unique id of the sender.
+    async def timer_messages(
+        self, topic: str, key: str, *, unique_id: bool = True
+    ) -> list[StoredMessage]:
+        """Find timer messages of a topic by the unique id of the sender, or by key.
+
+        Args:
+            topic: the topic of the messages.
+            key: the id or key.
+            unique_id: whether ``key`` is a unique id.
 
         Returns:
             The records of the timer topic, in order of store time: messages that wait, messages
-            that were delivered already, and recalls, which have the property TIMER_DEL_UNIQKEY.
+            that were delivered already, and recalls, which have the property TIMER_DEL_UNIQKEY
+            and no keys.
         """
         header = QueryMessageRequest(
             topic=TIMER_TOPIC,
-            key=message_id,
+            key=key,
             max_num=FOUND_MAX,
             begin_timestamp=0,
             end_timestamp=2**63 - 1,
-            unique_key_query=True,
+            unique_key_query=unique_id,
         )
         found = await self._query(await self._route(topic), header)
         return [each for each in found if each.properties.get(names.REAL_TOPIC) == topic]

@@ -32,6 +32,7 @@ from cometmq.protocol.bodies.client import (
 from cometmq.protocol.bodies.common import KVTable
 from cometmq.protocol.bodies.group import ConsumeStatsList, GetConsumerStatusBody
 from cometmq.protocol.bodies.route import ClusterInfo
+from cometmq.protocol.bodies.timers import TimerMessage, TimerMessages
 from cometmq.protocol.bodies.topic import TimerMetric, TimerMetricsSerializeWrapper
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -64,6 +65,10 @@ from cometmq.protocol.headers.namesrv import (
     PutKvConfigRequest,
     WipeWritePermOfBrokerRequest,
     WipeWritePermOfBrokerResponse,
+)
+from cometmq.protocol.headers.timers import (
+    ListTimerMessagesRequest,
+    ListTimerMessagesResponse,
 )
 from cometmq.system import java_properties
 
@@ -387,6 +392,32 @@ class Brokers(AdminCore):
         """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
         response = await self.call(address, RequestCode.GET_TIMER_METRICS)
         return TimerMetricsSerializeWrapper.decode(response.body).timing_count
+
+    async def waiting_timers(
+        self, address: str, *, topic: str | None = None, key: str | None = None, limit: int = 100
+    ) -> list[TimerMessage]:
+        """Return timed messages that wait on a broker of CometMQ, in the order of their times.
+
+        Args:
+            address: of the broker.
+            topic: only messages of this topic.
+            key: only messages with this unique id or key.
+            limit: return at most so many; of one second at most 1,000.
+
+        Raises:
+            ResponseError: the broker refused, or is of RocketMQ, which does not show them.
+        """
+        found: list[TimerMessage] = []
+        begin_ms: int | None = 0
+        while begin_ms is not None and len(found) < limit:
+            header = ListTimerMessagesRequest(
+                topic=topic, key=key, begin_ms=begin_ms, max_num=limit - len(found)
+            )
+            response = await self.call(address, RequestCode.LIST_TIMER_MESSAGES, header)
+            found += TimerMessages.decode(response.body).messages
+            next_ms = response.header(ListTimerMessagesResponse).next_ms
+            begin_ms = None if next_ms is None or next_ms <= begin_ms else next_ms
+        return found[:limit]
 
     async def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.

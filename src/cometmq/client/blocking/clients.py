@@ -85,6 +85,7 @@ from cometmq.protocol.bodies.group import ConsumeStats, ConsumeStatsList, Offset
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from cometmq.protocol.bodies.timers import TimerMessage
 from cometmq.protocol.bodies.topic import TimerMetric, TopicOffset, TopicStatsTable
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
@@ -1371,9 +1372,11 @@ class AdminClient(base.Blocking):
             self._inner.messages_by_key(topic, key, begin=begin, end=end, unique_id=unique_id)
         )
 
-    def timer_messages(self, topic: str, message_id: str) -> list[StoredMessage]:
-        """Find timer messages and recalls of a topic by the unique id of the sender."""
-        return self._run(self._inner.timer_messages(topic, message_id))
+    def timer_messages(
+        self, topic: str, key: str, *, unique_id: bool = True
+    ) -> list[StoredMessage]:
+        """Find timer messages of a topic by the unique id of the sender, or by key."""
+        return self._run(self._inner.timer_messages(topic, key, unique_id=unique_id))
 
     def recall(self, topic: str, handle: str) -> str:
         """Recall a timer message before it is due, as `Producer.recall` does."""
@@ -1610,6 +1613,12 @@ class AdminClient(base.Blocking):
     def timer_counts(self, address: str) -> dict[str, TimerMetric]:
         """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
         return self._run(self._inner.timer_counts(address))
+
+    def waiting_timers(
+        self, address: str, *, topic: str | None = None, key: str | None = None, limit: int = 100
+    ) -> list[TimerMessage]:
+        """Return timed messages that wait on a broker of CometMQ, in the order of their times."""
+        return self._run(self._inner.waiting_timers(address, topic=topic, key=key, limit=limit))
 
     def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,7 @@ from cometmq.store.config_files import JsonFile
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.timers.checkpoint import Passed, TimerCheckpoint, decode_checkpoint
 from cometmq.store.timers.timer_log import (
+    AGAIN,
     DEFAULT,
     DELETE,
     NONE,
@@ -278,6 +280,25 @@ class TimerIndex:
         self.queue_offset = waiting.queue_offset + 1
         return True
 
+    def is_late(self, waiting: Waiting) -> bool:
+        """Return whether a message came after its slot was passed."""
+        return (
+            waiting.queue_offset >= self.passed.queue_offset
+            and self.slot_of(waiting)[0] < self.passed.read_ms
+        )
+
+    def add_late(self, waiting: Waiting, now_ms: int) -> None:
+        """Put a late message into the first slot that is not passed, beside its own slot.
+
+        Raises:
+            StoreUnavailableError: the disk refused.
+        """
+        placed = self._unit_of(waiting, now_ms)
+        if placed is not None:
+            unit, topic = placed
+            self._put(unit.slot_ms, unit._replace(magic=unit.magic | AGAIN))
+            self._count(unit, topic, now_ms, unit.slot_ms, -1 if unit.magic & DELETE else 1)
+
     def _unit_of(self, waiting: Waiting, now_ms: int) -> tuple[Unit, str] | None:
         """Return the unit of a message and its topic; None if it does not wait."""
         properties = waiting.properties
@@ -382,6 +403,14 @@ class TimerIndex:
                 return
             yield position
             position = unit.previous
+
+    def counts_in(self, slot_ms: int) -> Counter[int]:
+        """Return how many messages of each topic are in a slot, by the hash of the topic."""
+        counts: Counter[int] = Counter()
+        for position in self.positions(slot_ms):
+            unit = self.unit(position)
+            counts[unit.topic_hash] += -1 if unit.magic & DELETE else 1
+        return counts
 
     def unit(self, position: int) -> Unit:
         """Return a unit that `positions` yields.
@@ -531,14 +560,18 @@ class TimerIndex:
         with self._saving:
             self._term += 1
         try:
-            position = self._log.end
+            position = end = self._log.end
             while (before := self._log.previous_position(position)) != NONE:
                 unit = self._log.unit(before)
-                if unit is None or unit.log_offset < log_offset:
+                if unit is None:
+                    break
+                if unit.log_offset >= log_offset:
+                    end = before
+                elif not unit.magic & AGAIN:  # units before it are of older records
                     break
                 position = before
-            if position < self._log.end:
-                self._cut(position)
+            if end < self._log.end:
+                self._cut(end)
                 self._counted_to = passed.read_ms
                 self._counts = {key: [row[0], 0, row[2]] for key, row in self._counts.items()}
         except OSError as problem:

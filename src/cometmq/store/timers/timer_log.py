@@ -2,7 +2,8 @@
 
     unit := size:i32 (52) previous:i64 magic:i32 written_ms:i64 delay_ms:i32 log_offset:i64
             record_size:i32 topic_hash:i32 due_ms:i64
-    magic := 1, + 2 for a message that is stored again before it is due, + 4 for a recall
+    magic := 1, + 2 for a message that is stored again before it is due, + 4 for a recall,
+             + 8 for a second unit of a message that came when its slot was passed elsewhere
     blank := rest:i32 0:i64 0xCBD43194:i32, at the end of a file, where no unit fits
 
 `previous` is the position of the unit before it in its slot, -1 for none. The slot begins at
@@ -22,7 +23,7 @@ from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.log.segments import Segment, Segments
 from cometmq.system.files import Files, reserve_ahead
 
-DEFAULT, ROLL, DELETE = 1, 2, 4
+DEFAULT, ROLL, DELETE, AGAIN = 1, 2, 4, 8
 UNIT_BYTES: Final = 52
 NONE: Final = -1
 """The position of no unit."""

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.timers import delivery
+from cometmq.broker.timers import slot_delivery
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import TIMER_TOPIC
-from cometmq.protocol.record import RecordParts
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import StoreUnavailableError
+from cometmq.store.backup import restore_backup, take_backup
+from cometmq.store.timers.checkpoint import Passed
 from support.checks.waiting import until
-from support.stores.small_stores import put
+from support.stores.small_stores import put, small_settings
 from support.stores.timer_stores import Timers
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -105,7 +108,7 @@ async def test_a_restart_delivers_what_waits_once(timers: Timers, crash: bool) -
 async def test_a_crash_in_the_middle_of_a_slot_doubles_nothing(
     timers: Timers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "RUN_MESSAGES_MAX", 1)
+    monkeypatch.setattr(slot_delivery, "RUN_MESSAGES_MAX", 1)
     routed: list[int] = []
 
     def on_route(log_offset: int) -> None:
@@ -123,6 +126,73 @@ async def test_a_crash_in_the_middle_of_a_slot_doubles_nothing(
     await timers.reopen(crash=True)
 
     await timers.bodies_become(*map(str, range(20)))
+
+
+async def test_what_was_delivered_since_nothing_waited_is_not_delivered_again(
+    timers: Timers,
+) -> None:
+    timers.send("before", 1_000)
+    await timers.bodies_become("before")
+    await asyncio.sleep(5)
+    timers.delivery.save()
+    timers.send("a", 1_000)
+    await timers.bodies_become("before", "a")
+    for name in ("b", "c"):
+        await timers.reopen(crash=True)
+        timers.send(name, 2_000)
+        await until(lambda name=name: name in timers.bodies(), timeout=60)  # type: ignore[misc]
+        timers.delivery.save()
+
+    assert timers.bodies() == ["before", "a", "b", "c"]
+
+
+async def test_a_second_crash_after_earlier_slots_were_passed_again_doubles_nothing(
+    timers: Timers,
+) -> None:
+    timers.send("0", 1_000)
+    await timers.bodies_become("0")
+    timers.delivery.save()
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 1_000
+    for name, at_ms in (("a", slot_ms + 500), ("b", slot_ms + 1_200), ("c", slot_ms + 1_900)):
+        timers.send(name, at_ms - timers.clock.now_ms())
+    await timers.bodies_become("0", "a", "b")
+
+    await timers.reopen(crash=True)
+    await until(lambda: timers.index.passed.read_ms == slot_ms + 1_000, timeout=60)
+    timers.delivery.save()  # the slot of "b" is not passed, and "b" is before the end of the log
+    await timers.reopen(crash=True)
+
+    await timers.bodies_become("0", "a", "b", "c")
+
+
+async def test_more_messages_are_due_at_once_than_a_small_file_of_the_log_has_room_for(
+    tmp_path: Path,
+) -> None:
+    timers = Timers(tmp_path / "store", commit_log_file_bytes=8_192)
+    for number in range(60):
+        timers.send(str(number), 1_000)
+    await asyncio.sleep(2)
+    timers.start()
+
+    await timers.bodies_become(*map(str, range(60)))
+    await timers.crash()
+
+
+async def test_a_clock_that_was_set_back_and_is_right_again_delays_nothing(timers: Timers) -> None:
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 1_000
+    timers.send("a", slot_ms + 100 - timers.clock.now_ms())
+    timers.send("b", slot_ms + 900 - timers.clock.now_ms())
+    await timers.bodies_become("a")
+    timers.clock.ahead_ms = -3_600_000
+    timers.delivery.arrived()
+    await asyncio.sleep(5)
+    assert timers.bodies() == ["a"]
+    assert timers.delivery.has_begun(slot_ms), "a recall is refused"
+
+    timers.clock.ahead_ms = 0
+    await asyncio.sleep(2)
+
+    assert timers.bodies() == ["a", "b"]
 
 
 async def test_a_broker_that_was_down_passes_every_slot(timers: Timers) -> None:
@@ -269,6 +339,46 @@ async def test_a_slave_reads_the_queue_and_delivers_as_the_master(timers: Timers
     await timers.bodies_become(*map(str, range(20)))
 
 
+async def test_a_slave_delivers_what_came_when_its_slot_was_passed_at_the_master(
+    timers: Timers,
+) -> None:
+    timers.delivery.stop()
+    timers.send("a", 1_500)
+    timers.send("b", 20_000)
+    await until(lambda: timers.index.queue_offset == 2)
+    ahead_ms = timers.clock.now_ms() // 1000 * 1000 + 9_000  # the clock of the master was ahead
+    await timers.delivery.follow(Passed(ahead_ms, 0, 0), is_rocketmq=False)
+    assert timers.counts() == {"T": 1}
+
+    timers.delivery.start()
+
+    await timers.bodies_become("a", "b")
+    await timers.reopen(crash=True)
+    timers.send("c", 2_000)
+    await timers.bodies_become("a", "b", "c")
+
+
+async def test_a_slave_of_rocketmq_that_starts_as_the_master_knows_its_copies(
+    timers: Timers,
+) -> None:
+    timers.delivery.stop()
+    for name, delay_ms in (("a", 3_000), ("b", 3_300), ("c", 4_000)):
+        timers.send(name, delay_ms)
+    await until(lambda: timers.index.queue_offset == 3)
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 1_000
+    await timers.delivery.follow(Passed(slot_ms, 0, 1), is_rocketmq=True)
+    _, second, _ = timers.store.written_units(TIMER_TOPIC, 0, 0)
+    data = timers.store.record_at(*second)
+    waiting = decode_properties(split_record(data or b"").properties)
+    await asyncio.sleep(5)
+    put(timers.store, b"b", "T", 0, waiting | {names.TIMER_DEQUEUE_MS: "1"})  # a copy of RocketMQ's
+    timers.delivery.save()
+
+    await timers.reopen()
+
+    await timers.bodies_become("a", "b", "c")
+
+
 async def test_truncated_copies_are_delivered_again(timers: Timers) -> None:
     for number in range(20):
         timers.send(str(number), 1_000 + number * 400)
@@ -319,3 +429,28 @@ async def test_a_stop_passes_the_slot_that_has_begun(timers: Timers) -> None:
     assert timers.bodies() == ["100", "500"]
     assert timers.index.passed.read_ms == slot_ms + 1_000
     assert timers.counts() == {}
+
+
+async def test_a_backup_has_what_waits_and_what_was_delivered(
+    timers: Timers, tmp_path: Path
+) -> None:
+    for number in range(20):
+        timers.send(str(number), 1_000 + number * 300)
+    timers.send("recalled", 6_500)
+    timers.recall("recalled", timers.clock.now_ms() + 6_500)
+    await until(lambda: len(timers.bodies()) >= 7, timeout=60)
+    timers.delivery.save()
+    await until(lambda: len(timers.bodies()) >= 9, timeout=60)
+    stored, again = (
+        small_settings(folder, **timers.settings) for folder in (timers.folder, tmp_path / "again")
+    )
+    take_backup(stored, tmp_path / "backup", now_ms=timers.clock.now_ms)
+    restore_backup(tmp_path / "backup", again)
+
+    restored = Timers(tmp_path / "again")
+    assert 9 <= len(restored.bodies()) < 20
+    restored.start()
+
+    await restored.bodies_become(*map(str, range(20)))
+    await until(lambda: restored.counts() == {}, timeout=60)
+    await restored.crash()

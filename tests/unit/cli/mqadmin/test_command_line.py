@@ -403,6 +403,7 @@ ONLY_IN_ADMIN = {
     "namesrv kv",
     "offset show",
     "offset at",
+    "timer count",
     "timer find",
     "timer list",
     "timer recall",

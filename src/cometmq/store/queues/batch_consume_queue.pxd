@@ -6,7 +6,6 @@ from cometmq.store.queues.consume_queue cimport ConsumeQueue
 
 
 cdef int _BYTES, _STORE_TIME_AT, _BASE_AT, _COUNT_AT, _COMPACTED_AT, _NOT_COMPACTED
-cdef long long _OFFSET_MAX
 
 
 cdef class BatchConsumeQueue(ConsumeQueue):
@@ -23,4 +22,4 @@ cdef class BatchConsumeQueue(ConsumeQueue):
     cpdef tuple span_of(self, long long number)
     @cython.locals(base=cython.longlong, count=cython.longlong)
     cdef _set_offsets(self)
-    cdef bint _jump(self, long long queue_offset) except -1
+    cdef bint _continue_at(self, long long queue_offset) except -1

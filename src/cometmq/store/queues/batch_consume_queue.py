@@ -28,7 +28,6 @@ _BASE_AT = 28
 _COUNT_AT = 36
 _COMPACTED_AT = 38
 _NOT_COMPACTED = -1
-_OFFSET_MAX = 2**62
 
 
 class BatchConsumeQueue(ConsumeQueue):
@@ -135,27 +134,7 @@ class BatchConsumeQueue(ConsumeQueue):
         has_messages = self.first_unit < self.end_unit
         self.min_offset = self.offset_of(self.first_unit) if has_messages else self.max_offset
 
-    def _jump(self, queue_offset: int) -> bool:
-        """Handle a unit that is not the next one, which happens only in a redispatch.
-
-        Returns:
-            Whether the unit can be written now.
-        """
-        if queue_offset < self.max_offset:
-            logger.warning(
-                "queue has the offset already topic=%s queue=%d offset=%d next=%d",
-                *(self.topic, self.queue_id, queue_offset, self.max_offset),
-            )
-            if queue_offset == 0:  # its topic was deleted and created again
-                self.delete()
-                return True
-            return False
-        if queue_offset > _OFFSET_MAX:  # a damaged record
-            logger.error(
-                "record has an impossible queue offset topic=%s queue=%d offset=%d next=%d",
-                *(self.topic, self.queue_id, queue_offset, self.max_offset),
-            )
-            return False
+    def _continue_at(self, queue_offset: int) -> bool:
         if self.end_unit > self._first_in_files():
             logger.error(
                 "queue lacks units, their messages are skipped topic=%s queue=%d from=%d to=%d",

@@ -93,8 +93,9 @@ cdef class ConsumeQueue:
         ahead=cython.longlong, room_end=cython.longlong)
     cdef _reserve(self, long long units)
     cdef _attach(self, Segment segment, long long position)
-    @cython.locals(start=cython.longlong, base=cython.longlong)
     cdef bint _jump(self, long long queue_offset) except -1
+    @cython.locals(start=cython.longlong, base=cython.longlong)
+    cdef bint _continue_at(self, long long queue_offset) except -1
     cdef _fill(self, long long number)
 
     @cython.locals(segment=Segment, count=cython.longlong, unit_bytes=cython.int)

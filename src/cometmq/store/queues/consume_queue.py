@@ -690,6 +690,10 @@ class ConsumeQueue:
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
             return False
+        return self._continue_at(queue_offset)
+
+    def _continue_at(self, queue_offset: int) -> bool:
+        """Go on at an offset that is not the next one; return whether that is possible."""
         start = queue_offset * _UNIT_BYTES
         if self.segments.count == 0:
             base = start - start % self.segments.size_bytes

@@ -31,7 +31,7 @@ from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
 from cometmq.client.admin.static_plans import leaders_of
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
-from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.errors import ClientError, TopicNotFoundError
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.bodies.pop import MessageRequestModeSerializeWrapper
 from cometmq.protocol.codes import RequestCode
@@ -66,12 +66,16 @@ class Scene:
 
     def run(self, words: str, *more: str, code: int = 0, given: str = "") -> str:
         """Run a command and return what it printed to standard output."""
+        return self.printed(words, *more, code=code, given=given)[0]
+
+    def printed(self, words: str, *more: str, code: int = 0, given: str = "") -> tuple[str, str]:
+        """Run a command and return what it printed to standard output and to standard error."""
         line = ["admin", *shlex.split(words.format(**self.names)), *more, "-n", self.name_servers]
         result = RUNNER.invoke(app, line, input=given)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code, (line, result.stdout, result.stderr)
-        return result.stdout
+        return result.stdout, result.stderr
 
     def json(self, words: str, *more: str, code: int = 0) -> Any:
         """Run a command with ``--json`` and return the value."""
@@ -481,10 +485,17 @@ def test_a_group_is_created_updated_and_deleted(scene: Scene) -> None:
     scene.run("group create life --max-retries 3")
     scene.run("group update life --no-consume --yes")
     changed = settings()
+    words = "group update life --consume --retry-policy {retries}"
+    [planned, _] = scene.json(f"{words} --dry-run")
     scene.run("group delete life --yes")
 
     assert changed["retryMaxTimes"] == {"3"}
     assert changed["consumeEnable"] == {"False"}
+    policy = '{"type":"CUSTOMIZED","exponentialRetryPolicy":null,"customizedRetryPolicy":null}'
+    assert planned["detail"] in (
+        f"consume_enable false -> true, group_retry_policy {policy} -> {policy}",
+        f"consume_enable false -> true, group_retry_policy None -> {policy}",
+    )
     with AdminClient(scene.name_servers) as admin:
         assert "life" not in admin.groups()
 
@@ -645,6 +656,58 @@ def test_a_static_topic_is_created_and_its_queues_are_moved(scene: Scene) -> Non
     assert [(row["target"], row["state"]) for row in moved] == [("broker-1", "done")] * 2
     assert [(row["detail"], row["state"]) for row in again] == [("nothing moves", "done")]
     scene.run("topic delete moving --yes")
+
+
+@pytest.fixture
+def uneven(scene: Scene) -> Iterator[str]:
+    """A static topic that has other numbers of queues on each broker."""
+    scene.run("topic create-static uneven --queues 3 --on broker-0")
+    yield "uneven"
+    scene.run("topic delete uneven --yes")
+
+
+def test_static_topics_are_left_out_of_an_export_and_named(scene: Scene, uneven: str) -> None:
+    for broker in ("", " --broker broker-0"):
+        exported, said = scene.printed(f"topic export{broker}")
+
+        names = {each["topicName"] for each in json.loads(exported)}
+        assert TOPIC in names
+        assert not {uneven, STATIC} & names
+        assert f"create-static': {STATIC} --queues 2, {uneven} --queues 3\n" in said
+
+
+def test_the_queues_of_a_static_topic_are_changed_by_no_other_command(
+    scene: Scene, uneven: str, tmp_path: Path
+) -> None:
+    before = [(row["broker"], row["read_queues"]) for row in scene.json(f"topic show {uneven}")]
+    assert before == [("broker-0", 3), ("broker-1", 0)]
+    file = tmp_path / "static.json"
+    file.write_text(json.dumps([{"topicName": uneven, "readQueueNums": 3, "writeQueueNums": 3}]))
+    for words, error in (
+        (f"topic update {uneven} --queues 3", "is a static topic"),
+        (f"topic apply {file} --yes", f"the queues of {uneven}, which is a static topic on broker"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            scene.run(words)
+    with AdminClient(scene.name_servers) as admin:
+        with pytest.raises(ClientError, match="is a static topic"):
+            admin.create_topic(uneven, queues=3)
+        assert {*admin.static_parts(uneven)} == {"broker-0", "broker-1"}
+    scene.run(f"topic update {uneven} --perm r --yes")
+    shown = scene.json(f"topic show {uneven}")
+    assert [(row["read_queues"], row["perm"]) for row in shown] == [(3, "r"), (0, "r")]
+
+
+def test_the_status_of_a_static_topic_has_its_logical_queues(scene: Scene, uneven: str) -> None:
+    with Producer(scene.name_servers, group="shop") as producer:
+        for _ in range(3):
+            producer.send(Message(uneven, b"body"))
+    rows = scene.json(f"topic status {uneven}")
+    names = [row["broker"] for row in rows]
+    assert names == ["__syslo__global__"] * 3 + ["broker-0"] * 3
+    assert [row["messages"] for row in rows] == [1] * 6
+    deleted = scene.json(f"topic delete {uneven} --dry-run")
+    assert [row["target"] for row in deleted[1:]] == ["broker-0", "broker-1"]
 
 
 def test_a_group_reads_by_pop_and_by_pull(scene: Scene) -> None:

@@ -50,6 +50,10 @@ async def test_the_leader_is_shown_when_another_controller_is_down(controller: C
         for named in (f"{down};{controller.address}", down)
     ]
 
+    for words in ("getControllerMetaData", "getSyncStateSet -b nosuch"):
+        line = ["mqadmin", *words.split(), "-a", f"{down};{controller.address}"]
+        shown = await asyncio.to_thread(CliRunner().invoke, app, line)
+        assert shown.exit_code == 0, shown.output
     assert found["active_address"] == controller.address
     assert json.loads(both.stdout) == found
     assert f"cannot connect to {down}" in str(alone.exception)

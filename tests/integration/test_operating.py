@@ -195,6 +195,8 @@ async def test_a_cluster_grows_and_shrinks_without_a_lost_message(tmp_path: Path
         guide.start("namesrv")
         guide.start("broker-a.conf")
         await send(guide, *BODIES)
+        async with AdminClient(guide.name_servers) as admin:
+            await admin.create_static_topic("static", 1)  # the new broker gets no ordinary one
         first = await consumed(guide, "g", 50)
         guide.start("broker-b.conf")
         grown = await in_thread(guide.run, "python grow.py")

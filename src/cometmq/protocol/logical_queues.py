@@ -27,6 +27,8 @@ BLOCK = 10_000
 """The unit in which RocketMQ's tool leaves room behind the end of an item."""
 ITEMS_MAX = 1_000
 """The items of one logical queue."""
+MAPPING_BYTES_MAX = 1024 * 1024
+"""The size of the part of one broker as JSON: about 8,000 items."""
 
 Items = Sequence[LogicQueueMappingItem]
 

@@ -44,6 +44,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.auth import AclInfo, UserInfo
 from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.pop import MessageRequestMode
+from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.query import QueryMessageRequest
 from support.brokers.clusters import COMET
@@ -477,6 +478,9 @@ CALLS: dict[str, Call] = {
         [w.links.broker.address], "TOPIC_PUT_NUMS", w.topic
     ),
     "AdminClient.create_static_topic": lambda w: w.admin.create_static_topic(static_topic_of(w), 2),
+    "AdminClient.logical_topic_stats": lambda w: w.admin.logical_topic_stats(
+        static_topic_of(w), {MessageQueue(static_topic_of(w), broker_name_of(w), 0): TopicOffset()}
+    ),
     "AdminClient.move_static_queues": lambda w: w.admin.move_static_queues(
         static_topic_of(w), [broker_name_of(w)]
     ),

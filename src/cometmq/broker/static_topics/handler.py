@@ -30,14 +30,17 @@ from cometmq.protocol.headers.topic import (
     UpdateAndCreateStaticTopicResponse,
     UpdateAndCreateTopicRequest,
 )
-from cometmq.protocol.logical_queues import InvalidMappingError, info_of, is_decided
+from cometmq.protocol.logical_queues import (
+    MAPPING_BYTES_MAX,
+    InvalidMappingError,
+    info_of,
+    is_decided,
+)
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import decode, off_loop
 
 log = logging.getLogger(__name__)
 
-BYTES_MAX = 1024 * 1024
-"""Limit of the body that describes a mapping: some thousand items."""
 SMALL_BYTES = 16 * 1024
 """A smaller mapping is checked on the event loop."""
 _PERM_MAX = 15
@@ -66,7 +69,7 @@ class StaticTopicHandler:
     async def put(self, request: Request) -> Response:
         """Replace the part of a static topic, and create or enlarge the topic."""
         header = request.header(UpdateAndCreateTopicRequest)
-        check_body(request, BYTES_MAX)
+        check_body(request, MAPPING_BYTES_MAX)
         if not request.body:
             raise _refused(f"topic {header.topic[:300]}: no mapping, expected one in the body")
         wanted = await decode(TopicQueueMappingDetail, request.body)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.config import Part, Settings, settings_changes, settings_of
 from cometmq.cli.admin.output import Change, Row, Rows
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.cli.controllers import from_any
+from cometmq.model.errors import ConfigError
 from cometmq.protocol.bodies.route import RegisteredBroker
 
-Found = TypeVar("Found")
 app = Commands("Controllers: their leader, in-sync sets, epochs and elections.")
 
 Addresses = Annotated[
@@ -40,21 +39,10 @@ def addresses(text: str) -> list[str]:
     return found
 
 
-async def _from_any(call: Callable[[str], Awaitable[Found]], controller: str) -> Found:
-    """Return what the first controller that can respond says; the others may be down."""
-    *others, last = addresses(controller)
-    for address in others:
-        try:
-            return await call(address)
-        except CometError:
-            continue
-    return await call(last)
-
-
 @app.show("status", "group active_id active_address peers", one=True, watch=True)
 async def status(call: Call, controller: Addresses) -> Row:
     """Show the active controller and all members of the controllers."""
-    found = await _from_any(call.admin.controller_metadata, controller)
+    found = await from_any(call.admin.controller_metadata, addresses(controller))
     peers = [each for each in (found.peers or "").split(";") if each]
     return (found.group, found.controller_leader_id, found.controller_leader_address, peers)
 
@@ -79,7 +67,7 @@ async def set_config(call: Call, controller: Addresses, settings: Settings) -> l
 )
 async def sync_state(call: Call, controller: Addresses) -> Rows:
     """Show which brokers of each set are in sync, and which one is the master."""
-    leader = await _from_any(call.admin.controller_leader, controller)
+    leader = await from_any(call.admin.controller_leader, addresses(controller))
     names = [call.broker] if call.broker else await _sets(call)
     rows: list[Row] = []
     table = (await call.admin.sync_state(leader, names)).replicas_info_table
@@ -127,7 +115,7 @@ async def elect(
     cluster: ClusterOfSet = "DefaultCluster",
 ) -> list[Change]:
     """Let the controller elect a broker of a set as its master."""
-    leader = await _from_any(call.admin.controller_leader, controller)
+    leader = await from_any(call.admin.controller_leader, addresses(controller))
     found = (await call.admin.sync_state(leader, [name])).replicas_info_table.get(name)
     if found is None:
         raise ConfigError(f"the controller knows no broker set {name}")
@@ -154,7 +142,7 @@ async def forget(
     living: Annotated[bool, typer.Option("--living", help="Also brokers that are alive.")] = False,
 ) -> list[Change]:
     """Remove brokers of a set from the controllers."""
-    leader = await _from_any(call.admin.controller_leader, controller)
+    leader = await from_any(call.admin.controller_leader, addresses(controller))
     run = partial(
         call.admin.forget_brokers,
         leader,

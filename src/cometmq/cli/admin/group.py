@@ -84,6 +84,14 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         ) from None
 
 
+def _shown(value: Any) -> str:
+    """Return the value of a setting as the options take it."""
+    import msgspec
+
+    is_json = isinstance(value, msgspec.Struct | bool)
+    return msgspec.json.encode(value).decode() if is_json else str(value)
+
+
 @app.show("list", "group members model type lag tps oldest_age_ms", watch=True)
 async def list_groups(
     call: Call,
@@ -387,7 +395,7 @@ async def create(
                 f"group {group} exists on {server.name}: change it with 'group update'"
             )
         set_config = partial(call.admin.set_group_config, server.address, config)
-        detail = ", ".join(f"{name}={value}" for name, value in given.items())
+        detail = ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
         changes.append(Change(f"create group {group}", server.name, set_config, detail))
     return changes
 
@@ -410,7 +418,8 @@ async def update(call: Call, group: GroupName, settings: dict[str, Any]) -> list
             continue
         new = msgspec.structs.replace(old, **given)
         detail = ", ".join(
-            f"{name} {getattr(old, name)} -> {value}" for name, value in given.items()
+            f"{name} {_shown(getattr(old, name))} -> {_shown(value)}"
+            for name, value in given.items()
         )
         changes.append(
             Change(

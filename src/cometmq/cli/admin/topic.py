@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -154,14 +155,19 @@ async def clusters(call: Call, topic: TopicName) -> Rows:
 
 @app.show("status", "broker queue min_offset max_offset messages last_stored_time_ms", watch=True)
 async def status(call: Call, topic: TopicName) -> Rows:
-    """Show the offsets of each queue of a topic, and when its last message was stored."""
+    """Show the offsets of each queue of a topic, and when its last message was stored.
+
+    A static topic is shown by its logical queues, then by the queues of its brokers.
+    """
+    found = await call.admin.topic_stats(topic)
+    logical = await call.admin.logical_topic_stats(topic, found)
     return [
         (
             *(queue.broker_name, queue.queue_id, row.min_offset, row.max_offset),
             row.max_offset - row.min_offset,
             row.last_update_timestamp if row.last_update_timestamp > 0 else None,
         )
-        for queue, row in sorted((await call.admin.topic_stats(topic)).items())
+        for queue, row in [*logical.items(), *sorted(found.items())]
     ]
 
 
@@ -200,16 +206,35 @@ async def _stats(call: Call, topic: str) -> list[Row]:
 
 @app.action("export", chooses=BROKERS)
 async def export(call: Call) -> None:
-    """Print the settings of the topics of applications as JSON that 'topic apply' reads."""
+    """Print the settings of the topics of applications as JSON that 'topic apply' reads.
+
+    Static topics are left out, and named on standard error: 'topic create-static' creates them.
+    """
     from cometmq.model.topic import application_topics
 
-    tables = [await call.admin.broker_topics(each.address) for each in await call.servers()]
+    tables: list[dict[str, TopicConfig]] = []
+    static: dict[str, int] = {}
+    for each in await call.servers():
+        tables.append(await call.admin.broker_topics(each.address))
+        mappings = await call.admin.broker_static_topics(each.address)
+        static |= {name: mapping.total_queues for name, mapping in mappings.items()}
     info = await call.admin.cluster_info()
     brokers, clusters = info.broker_addr_table, info.cluster_addr_table
     print_settings(
-        {name: table[name] for name in application_topics(table, brokers, clusters)}
+        {
+            name: table[name]
+            for name in application_topics(table, brokers, clusters)
+            if name not in static
+        }
         for table in tables
     )
+    if static:
+        named = names_shown([f"{name} --queues {count}" for name, count in sorted(static.items())])
+        print(
+            "cometmq admin: static topics are left out, create each with 'cometmq admin topic"
+            f" create-static': {named}",
+            file=sys.stderr,
+        )
 
 
 @app.show("order", "broker queues")
@@ -317,6 +342,12 @@ async def update(
 
     if all(each is None for each in (queues, read_queues, write_queues, perm, ordered, attribute)):
         raise ConfigError("nothing to change: expected an option, such as --queues")
+    has_counts = any(each is not None for each in (queues, read_queues, write_queues))
+    if has_counts and await call.admin.is_static_topic(topic):
+        raise ConfigError(
+            f"topic {topic} is a static topic: change the number of its queues with 'topic"
+            f" create-static {topic} --queues N'"
+        )
     servers = {each.name: each for each in await call.registered(cluster=call.cluster)}
     changes: list[Change] = []
     for name, old in (await call.admin.topic_configs(topic)).items():
@@ -351,8 +382,9 @@ async def apply(
 ) -> list[Change]:
     """Create or change the topics of a JSON file, which has their settings with RocketMQ's names.
 
-    It names topics that get fewer queues, and refuses to remove read queues that have messages. A
-    broker checks the topics after it has responded: see 'topic show' for the result.
+    It names topics that get fewer queues, and refuses to remove read queues that have messages, or
+    to change the queues of a static topic. A broker checks the topics after it has responded: see
+    'topic show' for the result.
     """
     from cometmq.model.topic import TopicConfig
 
@@ -362,10 +394,18 @@ async def apply(
     unread: dict[str, int] = {}
     for each in servers:
         there = await call.admin.broker_topics(each.address)
+        static = await call.admin.broker_static_topics(each.address)
         fewer = []
         for new in configs:
             old = there.get(new.topic_name)
-            if old is None or not _has_fewer_queues(new, old):
+            if old is None:
+                continue
+            if new.topic_name in static and _queue_counts(new) != _queue_counts(old):
+                raise ConfigError(
+                    f"{file} changes the queues of {new.topic_name}, which is a static topic on"
+                    f" {each.name}: leave it out, and use 'topic create-static'"
+                )
+            if not _has_fewer_queues(new, old):
                 continue
             fewer.append(_fewer(old, new))
             if new.read_queue_nums < old.read_queue_nums:
@@ -380,6 +420,10 @@ async def apply(
             " writeQueueNums, until all groups have consumed them; or add --allow-fewer-queues"
         )
     return settings_changes(file, configs, "topic", servers, call.admin.set_topic_configs, warnings)
+
+
+def _queue_counts(config: TopicConfig) -> tuple[int, int]:
+    return config.read_queue_nums, config.write_queue_nums
 
 
 def _has_fewer_queues(new: TopicConfig, old: TopicConfig) -> bool:
@@ -480,7 +524,8 @@ async def delete(call: Call, topic: TopicName) -> list[Change]:
     """Delete a topic with all its messages, from all brokers and name servers."""
     stats = await call.admin.topic_stats(topic)
     groups = await call.admin.groups_of_topic(topic)
-    messages: dict[str, int] = {}
+    # A broker may have a static topic without a queue.
+    messages = {each.broker_name: 0 for each in (await call.admin.route(topic)).queue_datas}
     for queue, row in stats.items():
         count = row.max_offset - row.min_offset
         messages[queue.broker_name] = messages.get(queue.broker_name, 0) + count

@@ -21,7 +21,9 @@ async def static_findings(cluster: Cluster, topic: str, route: TopicRouteData) -
     if not infos:
         return []
     present = {data.broker_name for data in route.broker_datas}
-    found = [*_leaders(topic, infos, present), *_epochs(topic, infos)]
+    # A broker that was removed stays in the route; it needs no newer mapping.
+    here = {name: info for name, info in infos.items() if info.bname in present}
+    found = [*_leaders(topic, infos, present), *_epochs(topic, here)]
     try:
         parts = await cluster.admin.static_parts(topic)
     except CometError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.cli.controllers import from_any
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
@@ -10,12 +11,20 @@ from cometmq.protocol.headers.controller import ControllerElectMasterResponse
 
 
 def _controllers(call: Call) -> list[str]:
-    return [each for each in call.text("a").split(";") if each]
+    """Return the addresses of the controllers.
+
+    Raises:
+        CommandError: there is none.
+    """
+    found = [each for each in call.text("a").split(";") if each]
+    if not found:
+        raise CommandError(f"-a {call.text('a')}: expected host:port;host:port")
+    return found
 
 
 async def _leader(call: Call) -> str:
-    """Return the address of the active controller."""
-    return await call.admin.controller_leader(_controllers(call)[0])
+    """Return the address of the active controller, as the first one that responds knows it."""
+    return await from_any(call.admin.controller_leader, _controllers(call))
 
 
 async def get_sync_state_set(call: Call) -> None:
@@ -77,7 +86,7 @@ async def get_broker_epoch(call: Call) -> None:
 
 async def get_controller_meta_data(call: Call) -> None:
     """Show the leader and the members of the controllers."""
-    found = await call.admin.controller_metadata(_controllers(call)[0])
+    found = await from_any(call.admin.controller_metadata, _controllers(call))
     print(f"\n#ControllerGroup\t{java(found.group)}")
     print(f"#ControllerLeaderId\t{java(found.controller_leader_id)}")
     print(f"#ControllerLeaderAddress\t{java(found.controller_leader_address)}", end="")

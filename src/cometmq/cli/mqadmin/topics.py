@@ -12,7 +12,6 @@ import msgspec
 from cometmq.cli.admin.arguments import settings_in
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
-from cometmq.client.admin.static_plans import logical_topic_stats
 from cometmq.client.allocation import Averagely
 from cometmq.client.library import route_from
 from cometmq.model.errors import CometError, ConfigError, ResponseError
@@ -221,9 +220,7 @@ async def topic_status(call: Call) -> None:
         tps += table.topic_put_tps
     if not found:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "Not found the topic stats info")
-    logical: dict[MessageQueue, TopicOffset] = {}
-    if await call.admin.is_static_topic(topic):
-        logical = logical_topic_stats(topic, await call.admin.static_parts(topic), found)
+    logical = await call.admin.logical_topic_stats(topic, found)
     form = "%-32s  %-4s  %-20s  %-20s    %s"
     print(form % ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for queue, row in [*logical.items(), *sorted(found.items())]:

@@ -20,6 +20,7 @@ from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, TopicOffset
 from cometmq.protocol.logical_queues import (
+    MAPPING_BYTES_MAX,
     UNDECIDED,
     InvalidMappingError,
     check_items,
@@ -174,6 +175,22 @@ def _check_brokers(
             raise ClientError(
                 f"The physical queue id is overflow: met {item.queue_id} of broker {item.bname},"
                 f" expected less than {part.write_queue_nums}"
+            )
+
+
+def check_sizes(parts: Mapping[str, TopicConfigAndQueueMapping]) -> None:
+    """Check that brokers accept parts of this size, before the first one gets its part.
+
+    Raises:
+        ClientError: a part is too large.
+    """
+    for name, part in parts.items():
+        size = len(detail_of(part).encode())
+        if size > MAPPING_BYTES_MAX:
+            raise ClientError(
+                f"the mapping of topic {detail_of(part).topic} at broker {name} would have {size}"
+                f" bytes, expected at most {MAPPING_BYTES_MAX}: spread its queues over more"
+                " brokers, or wait until old messages have expired"
             )
 
 

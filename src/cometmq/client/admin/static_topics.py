@@ -28,12 +28,14 @@ from cometmq.client.admin.static_plans import (
     add_queues,
     balanced_moves,
     check_parts,
+    check_sizes,
     decide,
     detail_of,
     empty_part,
     hosted_by,
     leaders_of,
     logical_consume_stats,
+    logical_topic_stats,
     move_queues,
     next_epoch,
     renew_stale_lists,
@@ -50,7 +52,11 @@ from cometmq.protocol.bodies.route import (
     LogicQueueMappingItem,
     TopicRouteData,
 )
-from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, TopicStatsTable
+from cometmq.protocol.bodies.topic import (
+    TopicConfigAndQueueMapping,
+    TopicOffset,
+    TopicStatsTable,
+)
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.headers.topic import (
@@ -142,6 +148,19 @@ class StaticTopics(AdminCore):
         static = {queue.topic for queue in shown}
         return {queue: row for queue, row in stats.items() if queue.topic not in static} | shown
 
+    async def logical_topic_stats(
+        self, topic: str, stats: Mapping[MessageQueue, TopicOffset]
+    ) -> dict[MessageQueue, TopicOffset]:
+        """Return the bounds of the logical queues of a topic; none if it is no static topic.
+
+        Args:
+            topic: its name.
+            stats: the bounds of its physical queues at all brokers.
+        """
+        if not await self.is_static_topic(topic):
+            return {}
+        return logical_topic_stats(topic, await self.static_parts(topic), stats)
+
     async def is_static_topic(self, topic: str) -> bool:
         """Return whether the route of a topic has logical queues."""
         try:
@@ -171,6 +190,7 @@ class StaticTopics(AdminCore):
         _add_empty(topic, new, [*targets, *_neighbours(info, targets)], epoch, queues)
         add_queues(new, {*targets, *parts}, total, queues)
         check_parts(new)
+        check_sizes(new)
         return StaticPlan(topic, epoch, new)
 
     # --- moves ------------------------------------------------------------------------------------
@@ -411,6 +431,7 @@ def _plan_of_moves(topic: str, parts: Parts, targets: Sequence[str]) -> StaticPl
     moves = balanced_moves(leaders_of(new), targets)
     move_queues(new, moves)
     check_parts(new)
+    check_sizes(new)
     return StaticPlan(topic, epoch, new, moves)
 
 

@@ -16,7 +16,7 @@ from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
 from cometmq.protocol.bodies.common import TopicList
-from cometmq.protocol.bodies.route import TopicRouteData
+from cometmq.protocol.bodies.route import TopicQueueMappingDetail, TopicRouteData
 from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicConfigList,
@@ -72,12 +72,19 @@ class Topics(AdminCore):
 
         Raises:
             InvalidNameError: the name is invalid; nothing was changed.
-            ClientError: there is no such broker; nothing was changed.
+            ClientError: there is no such broker, or the topic is a static one; nothing was changed.
             ConfigError: the number of queues is invalid; nothing was changed.
         """
         check_topic_name(topic)
         if not isinstance(queues, int) or queues < 1:
             raise ConfigError(f"queues={queues!r}: expected a whole number of at least 1")
+        known = await self._instance.routes.refresh(topic)
+        if known is not None and known.hosts:
+            # A broker without a part would get an ordinary topic, and no queue could move any more.
+            raise ClientError(
+                f"topic {topic} is a static topic, expected an ordinary one: create_static_topic"
+                " gives it more queues"
+            )
         config = TopicConfig(
             topic_name=topic,
             read_queue_nums=queues,
@@ -202,8 +209,18 @@ class Topics(AdminCore):
 
     async def broker_topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the settings of all topics of one broker, including system topics."""
+        return (await self._broker_table(address)).topic_config_table
+
+    async def broker_static_topics(self, address: str) -> dict[str, TopicQueueMappingDetail]:
+        """Return the mappings of the static topics of one broker, by topic.
+
+        The settings of such a topic differ between brokers, see `create_static_topic`.
+        """
+        return (await self._broker_table(address)).topic_queue_mapping_detail_map or {}
+
+    async def _broker_table(self, address: str) -> TopicConfigSerializeWrapper:
         response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return TopicConfigSerializeWrapper.decode(response.body).topic_config_table
+        return TopicConfigSerializeWrapper.decode(response.body)
 
     async def order_conf(self, topic: str) -> dict[str, int]:
         """Return the fixed number of queues per broker of an ordered topic; {} if there is none.

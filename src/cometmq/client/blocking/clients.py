@@ -84,7 +84,7 @@ from cometmq.protocol.bodies.controller import BrokerReplicasInfo, EpochEntryCac
 from cometmq.protocol.bodies.group import ConsumeStats, ConsumeStatsList, OffsetWrapper
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.pop import MessageRequestMode
-from cometmq.protocol.bodies.route import ClusterInfo, TopicRouteData
+from cometmq.protocol.bodies.route import ClusterInfo, TopicQueueMappingDetail, TopicRouteData
 from cometmq.protocol.bodies.timers import TimerMessage
 from cometmq.protocol.bodies.topic import TimerMetric, TopicOffset, TopicStatsTable
 from cometmq.protocol.command import Command
@@ -1207,6 +1207,10 @@ class AdminClient(base.Blocking):
         """Return the settings of all topics of one broker, including system topics."""
         return self._run(self._inner.broker_topics(address))
 
+    def broker_static_topics(self, address: str) -> dict[str, TopicQueueMappingDetail]:
+        """Return the mappings of the static topics of one broker, by topic."""
+        return self._run(self._inner.broker_static_topics(address))
+
     def order_conf(self, topic: str) -> dict[str, int]:
         """Return the fixed number of queues per broker of an ordered topic; {} if there is none."""
         return self._run(self._inner.order_conf(topic))
@@ -1300,6 +1304,12 @@ class AdminClient(base.Blocking):
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets of a group with logical queues for the queues of static topics."""
         return self._run(self._inner.logical_consume_stats(stats))
+
+    def logical_topic_stats(
+        self, topic: str, stats: Mapping[MessageQueue, TopicOffset]
+    ) -> dict[MessageQueue, TopicOffset]:
+        """Return the bounds of the logical queues of a topic; none if it is no static topic."""
+        return self._run(self._inner.logical_topic_stats(topic, stats))
 
     def is_static_topic(self, topic: str) -> bool:
         """Return whether the route of a topic has logical queues."""

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -432,3 +433,35 @@ def test_every_command_is_a_counterpart_or_new() -> None:
     named = {each for text in COUNTERPARTS.values() for each in re.findall(r"`([^`]+)`", text)}
 
     assert {each for each in ADMIN - named if each.split()[0] != "dlq"} == ONLY_IN_ADMIN
+
+
+PAGES = Path(__file__).resolve().parents[4] / "docs"
+PRINTED = re.compile(r"cometmq mqadmin ([a-zA-Z]+)([^`\n]*)")
+BARE = re.compile(r"(?<!cometmq )`mqadmin\s+[a-zA-Z]")
+
+
+def test_commands_that_pages_print_have_these_flags() -> None:
+    """As far as they name any; a page about a command may leave them out."""
+    known = commands(5)
+    seen = 0
+    for page in sorted(PAGES.rglob("*.md")):
+        for name, words in PRINTED.findall(page.read_text()):
+            command = known.get(name.lower())
+            if command is None:
+                assert name in ("help", *ABSENT), (page.name, name)
+                continue
+            shown = words.partition(" #")[0].partition("|")[0]
+            given = shlex.split(shown.replace("<", "").replace(">", ""))
+            if given and given[0].startswith("-"):
+                parse(command, given)
+                seen += 1
+    assert seen > 10
+
+
+def test_pages_call_the_command_by_its_name_here() -> None:
+    """`mqadmin` alone is RocketMQ's program, and the sentence says so."""
+    for page in sorted((PAGES / "howto").glob("*.md")):
+        lines = page.read_text().splitlines()
+        for before, line in zip(["", *lines], lines, strict=False):
+            if BARE.search(line):
+                assert "RocketMQ" in before + line, (page.name, line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,16 +14,30 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.broker.static_topics import newer_parts
+from cometmq.broker.replication.metadata import MetadataCopy
 from cometmq.cli.doctor.cluster import Cluster
 from cometmq.cli.doctor.static_topics import static_findings
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, PushConsumer, StartFrom
+from cometmq.client import (
+    AdminClient,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
+)
 from cometmq.client.admin.static_plans import StaticPlan, detail_of, hosted_by, leaders_of
 from cometmq.client.errors import ClientError
+from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from cometmq.protocol.codes import ResponseCode
+from support.brokers.accounts import SECRETS, credentials, guarded
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
 from support.checks.waiting import Changes, until
+from support.controllers.elected_pairs import is_master, members, running_elected_pairs
 from support.processes.howto_pages import following
 
 LOGICAL = "__syslo__global__"
@@ -180,10 +196,7 @@ async def run_some_steps(admin: AdminClient, plan: StaticPlan, steps: int) -> No
         await admin.write_static_parts(plan, plan.gaining)
 
 
-async def test_the_queues_of_a_lost_broker_go_on_with_its_slave(
-    brokers: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(newer_parts, "AGE_MS", 0)
+async def test_the_queues_of_a_lost_broker_go_on_with_its_slave(brokers: Pairs) -> None:
     servers = brokers.name_server.address
     master = await brokers.start("m", brokerName="m")
     slave = await brokers.start("s", brokerName="m", **SLAVE)
@@ -209,7 +222,7 @@ async def test_the_queues_of_a_lost_broker_go_on_with_its_slave(
             assert await consumer.committed(queue) == 2  # kept by the slave
 
         master = await brokers.start("m", brokerName="m")
-        await until(lambda: leads_nothing(master))
+        assert leads_nothing(master)  # from its start on, however short the time is since the move
         await producer.send(Message("T", b"4"), queue=queue)
         assert await brokers.consume("I", "T", 5) == [b"%d" % number for number in range(5)]
 
@@ -224,9 +237,224 @@ async def lacks_master(admin: AdminClient, name: str) -> bool:
     return set(addresses) == {1}
 
 
-async def leads_nothing(broker: Broker) -> bool:
+def leads_nothing(broker: Broker) -> bool:
     info = broker.core.static_topics.info("T")
     return info is not None and info.curr_id_map == {}
+
+
+SERVICE, OPERATIONS = (
+    ClientSettings(access_key=name, secret_key=SECRETS[name])
+    for name in ("order-service", "operations")
+)
+USERS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps(
+        {"username": "operations", "password": SECRETS["operations"]}
+    ),
+}
+
+
+async def create_service_user(admin: AdminClient) -> None:
+    """Give the service the rights that the file of plain accounts gives it."""
+    entries = [
+        PolicyEntryInfo(resource=resource, actions=["Pub", "Sub"], decision="Allow")
+        for resource in ("Topic:Orders", "Group:order-service")
+    ]
+    policy = AclInfo(subject="User:order-service", policies=[PolicyInfo(entries=entries)])
+    user = UserInfo(username="order-service", password=SECRETS["order-service"])
+    for broker in (await admin.cluster_info()).broker_addr_table.values():
+        await admin.create_user(broker.broker_addrs[0], user)
+        await admin.create_policy(broker.broker_addrs[0], policy)
+
+
+@pytest.mark.parametrize("kind", ["plain", "users"])
+async def test_queues_move_with_access_control(tmp_path: Path, kind: str) -> None:
+    """The service may use topic and group; the brokers sign their own requests as operations."""
+    accounts = guarded(tmp_path)
+    plain = {"aclEnable": "true", "rocketmqHome": str(accounts.rocketmq_home)}
+    settings = {"innerClientAuthenticationCredentials": credentials("operations")}
+    settings |= plain if kind == "plain" else USERS
+    async with running_pairs(tmp_path, accounts=accounts if kind == "plain" else None) as pairs:
+        for name in ("a", "b"):
+            await pairs.start(name, brokerName=name, **settings)
+        servers = pairs.name_server.address
+        queue = MessageQueue("Orders", LOGICAL, 0)
+        async with (
+            asyncio.timeout(LIMIT_S),
+            AdminClient(servers, client=OPERATIONS) as admin,
+            AdminClient(servers, client=SERVICE) as service,
+            Producer(servers, group="p", client=SERVICE) as producer,
+        ):
+            if kind == "users":
+                await create_service_user(admin)
+            await admin.create_static_topic("Orders", 1, brokers=["a"])
+            await producer.send(Message("Orders", b"0"), queue=queue)
+            plan = await admin.plan_queue_moves("Orders", ["b"])
+            with pytest.raises(ResponseError, match=r"(?i)permission"):
+                await service.write_static_parts(plan, ["b"])
+            await admin.move_static_queues("Orders", ["b"])
+            for body in (b"1", b"2"):
+                await producer.send(Message("Orders", body), queue=queue)
+
+            consumed = await pairs.consume("order-service", "Orders", 1, SERVICE)
+            assert (await admin.committed("order-service", "Orders"))[queue] == 1
+            consumed += await pairs.consume("order-service", "Orders", 2, SERVICE)
+
+            assert consumed == [b"0", b"1", b"2"]
+            assert (await admin.committed("order-service", "Orders"))[queue] == 3
+            assert (await admin.queue_bounds("Orders"))[queue] == (0, 3)
+
+
+@pytest.mark.parametrize("steps", [2, pytest.param(4, marks=pytest.mark.long)])
+async def test_a_new_master_leads_no_queue_that_has_moved_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """It has not copied the mapping by which its master lost the queue."""
+    async with running_elected_pairs(tmp_path) as elected:
+        await elected.controller()
+        first, second = await elected.start("x"), await elected.start("y")
+        await until(lambda: members(first) == {1, 2})
+        pairs = elected.pairs
+        await pairs.start("b", brokerName="b")
+        async with (
+            admin_of(pairs) as admin,
+            Producer(pairs.name_server.address, group="p") as producer,
+        ):
+            await admin.create_static_topic("T", 1, brokers=["pair"])
+            queue = MessageQueue("T", LOGICAL, 0)
+            for number in range(2):
+                await producer.send(Message("T", b"%d" % number), queue=queue)
+            await until(lambda: copied(second, 2))
+            monkeypatch.setattr(MetadataCopy, "run", no_copy)
+            plan = await admin.plan_queue_moves("T", ["b"])
+            await run_some_steps(admin, plan, steps)
+
+            await pairs.stop(first)
+            await until(lambda: is_master(second) and second.core.role.in_force.is_set())
+
+            refused = await elected.send(second, b"lost", "T", queue_id=0)
+            assert refused.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+            await until(lambda: pairs.name_server.registry.groups["pair"].addresses.get(0))
+            await admin.move_static_queues("T", ["b"])
+            await producer.send(Message("T", b"2"), queue=queue)
+            assert await pairs.consume("G", "T", 3) == [b"0", b"1", b"2"]
+            assert await problems(admin) == []
+
+
+async def no_copy(copy: MetadataCopy) -> None:
+    """A slave that has not copied the tables of its master yet."""
+
+
+async def clean(*brokers: Broker) -> None:
+    """Remove expired items, as each of the brokers does it every five minutes."""
+    for broker in brokers:
+        await broker.features.static_topics._expired.get().run()
+
+
+def expire(broker: Broker) -> None:
+    """Let all files of the log but the last one expire."""
+    broker.core.store.write_out()
+    in_a_year_ms = broker.core.clock.now_ms() + 365 * 86_400_000
+    broker.core.store.clean(in_a_year_ms, expired_at_any_hour=True)
+
+
+def items_at(broker: Broker) -> dict[int, list[str]]:
+    """The brokers of the items in a part."""
+    detail = broker.core.static_topics.get("T")
+    assert detail is not None
+    hosted = detail.hosted_queues or {}
+    return {queue_id: [item.bname for item in items] for queue_id, items in hosted.items()}
+
+
+SMALL_LOG = {"mappedFileSizeCommitLog": str(256 * 1024)}
+
+
+async def fill_log(producer: Producer, broker: str) -> None:
+    """Store so many messages of another topic that the first file of the log is full."""
+    for _ in range(20):
+        await producer.send(
+            Message("other", os.urandom(16_000)), queue=MessageQueue("other", broker, 0)
+        )
+
+
+async def test_items_go_when_their_messages_have_expired_and_offsets_stay(brokers: Pairs) -> None:
+    old = await brokers.start("old", brokerName="old", **SMALL_LOG)
+    new = next(each for each in brokers.running if each.core.static_topics.broker_name == "b")
+    async with (
+        admin_of(brokers) as admin,
+        Producer(brokers.name_server.address, group="p") as producer,
+    ):
+        await admin.create_topic("other", queues=1, brokers=["old"])
+        await admin.create_static_topic("T", 2, brokers=["old"])
+        queues = [MessageQueue("T", LOGICAL, number) for number in range(2)]
+        for number in range(4):
+            await producer.send(Message("T", b"%d" % number), queue=queues[number % 2])
+        assert len(await brokers.consume("behind", "T", 1)) == 1
+        await admin.move_static_queues("T", ["b"])
+        for number in (4, 5):
+            await producer.send(Message("T", b"%d" % number), queue=queues[number % 2])
+        await clean(new, old)
+        assert items_at(new) == {0: ["old", "b"], 1: ["old", "b"]}
+
+        await fill_log(producer, "old")
+        expire(old)
+        await clean(new, old)
+
+        assert items_at(new) == {0: ["b"], 1: ["b"]}
+        assert items_at(old) == {}
+        async with PullConsumer(brokers.name_server.address, group="behind") as consumer:
+            assert {await consumer.committed(each) for each in queues} <= {2, None}
+            assert 2 in [await consumer.committed(each) for each in queues]
+        assert sorted(await brokers.consume("fresh", "T", 2)) == [b"4", b"5"]
+
+        await brokers.stop(old)
+        await admin.move_static_queues("T", ["c"])
+        await producer.send(Message("T", b"6"), queue=queues[0])
+        assert sorted(await brokers.consume("last", "T", 3)) == [b"4", b"5", b"6"]
+        assert await problems(admin) == []
+
+
+async def test_items_stay_while_their_broker_is_away_or_has_lost_its_mapping(
+    brokers: Pairs, tmp_path: Path
+) -> None:
+    old = await brokers.start("old", brokerName="old")
+    new = next(each for each in brokers.running if each.core.static_topics.broker_name == "b")
+    async with admin_of(brokers) as admin:
+        await admin.create_static_topic("T", 1, brokers=["old"])
+        await admin.move_static_queues("T", ["b"])
+        await brokers.stop(old)
+        await clean(new)
+        assert items_at(new) == {0: ["old", "b"]}
+
+        shutil.rmtree(tmp_path / "old")
+        old = await brokers.start("old", brokerName="old")
+        ordinary = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+        await admin.set_topic_config(old.address, ordinary)
+        await clean(new)
+        assert items_at(new) == {0: ["old", "b"]}
+
+        await brokers.stop(old)
+        shutil.rmtree(tmp_path / "old")
+        old = await brokers.start("old", brokerName="old")
+        await clean(new)
+        assert items_at(new) == {0: ["old", "b"]}
+
+
+async def test_an_item_without_messages_goes_unless_the_next_one_is_undecided(
+    brokers: Pairs,
+) -> None:
+    new = next(each for each in brokers.running if each.core.static_topics.broker_name == "b")
+    async with admin_of(brokers) as admin:
+        await admin.create_static_topic("T", 1, brokers=["a"])
+        plan = await admin.plan_queue_moves("T", ["b"])
+        await run_some_steps(admin, plan, 2)
+        await clean(*brokers.running)
+        assert items_at(new) == {0: ["a", "b"]}
+
+        await admin.move_static_queues("T", ["b"])
+        await clean(*brokers.running)
+        assert items_at(new) == {0: ["b"]}
 
 
 async def test_a_broker_refuses_a_file_with_the_mapping_of_another_broker(

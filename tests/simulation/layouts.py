@@ -29,11 +29,13 @@ class Layout:
     """How many slaves the first master has."""
     settings: dict[str, str] = field(default_factory=lambda: SYNC)
     master_settings: dict[str, str] = field(default_factory=dict)
+    """Further settings of the first master."""
     has_power_cuts: bool = True
     """Whether machines without slaves, and all machines of elected masters, may lose their power at
     any time."""
     loses_master: bool = False
-    """Whether the first master is lost for ever at the end, and its slave takes its place."""
+    """Whether the first master is lost for ever at the end, and its slave takes its place. With a
+    static topic the slave stays one: its queues move to other masters, which read its messages."""
     controllers: int = 0
     """How many controllers there are; then each name of a master has brokers that they elect."""
     replicas: int = 1
@@ -112,3 +114,12 @@ STATIC = Layout(
     "three masters, a static topic", masters=("broker-a", "broker-b", "broker-c"), moves_queues=True
 )
 """Not among those that seeds choose: its messages are neither delayed nor part of transactions."""
+
+STATIC_LOST = replace(
+    STATIC,
+    name="three masters, a static topic, a lost master",
+    slaves=1,
+    master_settings={"brokerRole": "SYNC_MASTER"},
+    loses_master=True,
+)
+"""Neither."""

@@ -352,6 +352,18 @@ class BrokerMachine(Machine):
         store = self._store
         return None if store is None else (store.written_to, store.readable_to)
 
+    def has_copied(self, master: BrokerMachine, end: tuple[int, int]) -> bool:
+        """Return whether this slave has the tables of its master, and its log up to an end."""
+        mine, its, log_end = self._core, master._core, self.log_end()
+        return (
+            mine is not None
+            and its is not None
+            and log_end is not None
+            and log_end[0] >= end[0]
+            and mine.topics.version == its.topics.version
+            and mine.static_topics.version == its.static_topics.version
+        )
+
     def committed(self, queue_id: int) -> int | None:
         """Return the committed offset of the group in a queue of the topic."""
         core = self._core

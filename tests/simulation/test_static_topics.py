@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.kernel import UNCLOSED
-from simulation.layouts import STATIC
+from simulation.layouts import STATIC, STATIC_LOST
 from simulation.world import simulate
 from support.runner.tiers import rounds
 
@@ -23,3 +23,9 @@ def test_messages_survive_moves_of_queues_and_everything_else() -> None:
         assert history.failures == [], seed
         moves += history.faults["moves"]
     assert moves > 2 * len(SEEDS)
+
+
+def test_the_messages_of_a_lost_master_are_read_from_its_slave() -> None:
+    for seed in range(rounds(test=2, long=200)):
+        history = simulate(seed, layout=STATIC_LOST)
+        assert history.failures == [], seed

@@ -19,6 +19,7 @@ from cometmq.client import (
     AdminClient,
     LocalState,
     Message,
+    PullConsumer,
     PushConsumer,
     SendStatus,
     StartFrom,
@@ -29,8 +30,10 @@ from cometmq.client._connection import instance
 from cometmq.controller.broker_log_states import State as LogState
 from cometmq.controller.broker_set import BrokerSet, Epochs
 from cometmq.model.errors import CometError
+from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.controller import CleanBrokerDataRequest, ControllerElectMasterRequest
+from cometmq.protocol.logical_queues import logical_broker_name
 from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
 from simulation.history import History, QueuePosition, Send, SendType
@@ -64,6 +67,8 @@ SETS = "/brokerSets/"
 """A part of the names of the keys in etcd with broker sets."""
 CLEANS_MAX = 60
 """How often, once a second, an operator tries to remove the id of a store that is gone."""
+PULLS_MAX = 1_000
+"""Pulls by which a queue is read again."""
 PROMOTED_S = 5.0
 """How long there is load after a slave has taken the place of its master."""
 
@@ -96,6 +101,10 @@ class World:
         self._moves = 0
         self.latest_ahead_ms = 0
         """How far the wall clock of a process was ahead at most."""
+        self._is_moving = self._rests = False
+        """Whether the operator moves queues now, and whether it begins no move."""
+        self._lost = ""
+        """The name of the broker whose master is lost; empty for none."""
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -119,7 +128,9 @@ class World:
     def _new_brokers(self) -> Iterator[BrokerMachine]:
         layout = self.layout
         for broker_name in layout.masters:
-            settings = layout.settings | layout.master_settings
+            settings = layout.settings
+            if broker_name == layout.masters[0]:
+                settings = settings | layout.master_settings
             if layout.controllers:
                 addresses = (f"{machine.ip}:{CONTROLLER_PORT}" for machine in self.controllers)
                 settings |= {"controllerAddr": ";".join(addresses)}
@@ -398,7 +409,9 @@ class World:
         if self.layout.has_timers:  # else a message of a clock that was ahead would not be due
             for machine in self.brokers:
                 machine.set_clock(self.latest_ahead_ms)
-        if self.layout.loses_master:
+        if self.layout.loses_master and self.layout.moves_queues:
+            await self._lose_master()
+        elif self.layout.loses_master:
             await self._replace_master()
             await asyncio.sleep(PROMOTED_S)
         self._ends_s = self.loop.now_s
@@ -414,6 +427,8 @@ class World:
             if until_s - self.loop.now_s < SETTLE_S / 2:
                 self._elect_unclean()
             await asyncio.sleep(1.0)
+        if self._lost:
+            await self.process("auditor", self.new_ip()).spawn(self._read_again())
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
         while self.loop.now_s < until_s and self._lagging():  # a transaction was checked meanwhile
             await asyncio.sleep(1.0)
@@ -467,6 +482,25 @@ class World:
         slave.settings |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
         slave.start()
 
+    async def _lose_master(self) -> None:
+        """Lose the machine of the first master for ever, when its slave has copied the mappings.
+
+        Meanwhile no queue moves: a slave copies tables every ten seconds only.
+        """
+        master = self.brokers[0]
+        (slave,) = self.slaves_of(master)
+        self._rests = True
+        end = None
+        while end is None or not slave.has_copied(master, end):
+            await asyncio.sleep(0.5)
+            if end is None and not self._is_moving:
+                end = master.log_end()
+        master.crash(power=True)
+        master.is_lost = True
+        self.note(f"lost {master.name}")
+        self.brokers.remove(master)
+        self._lost, self._rests = master.broker_name, False
+
     # --- the brokers ----------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[BrokerMachine, BrokerMachine]]:
@@ -478,7 +512,7 @@ class World:
         """Return the slaves that do not have all of the log, and the names without a master."""
         names = {machine.broker_name: None for machine in self.brokers if not machine.is_slave}
         return [
-            *(name for name in self.layout.masters if name not in names),
+            *(name for name in self.layout.masters if name not in {*names, self._lost}),
             *(s.name for master, s in self._pairs() if s.log_end() != master.log_end()),
         ]
 
@@ -515,21 +549,56 @@ class World:
             except CometError as problem:
                 self.note(f"not created {problem}")
                 await asyncio.sleep(0.5)
-        is_finished = False
-        while self.loop.now_s < self._ends_s or not is_finished:
+        finished: str | None = None
+        while self.loop.now_s < self._ends_s or finished != self._lost:
             await asyncio.sleep(0.2 + self.chance.fraction())
+            if self._rests:
+                continue
             targets = [name for name in masters if self.chance.below(2)] or [masters[0]]
+            lost = self._lost
+            if lost:
+                targets = [name for name in targets if name != lost] or [masters[-1]]
+            self._is_moving = True
             try:
-                moves = await admin.move_static_queues(TOPIC, targets)
+                moves = await admin.move_static_queues(TOPIC, targets, lost=lost or None)
             except CometError as problem:
-                is_finished = False
+                finished = None
                 self.note(f"not moved to {targets} {problem}")
             else:
-                is_finished = True
+                finished = lost
                 self._moves += len(moves)
                 self.note(f"moved to {targets} {[move.queue_id for move in moves]}")
+            self._is_moving = False
         self.history.faults["moves"] = self._moves
         await admin.close()
+
+    async def _read_again(self) -> None:
+        """Read the whole static topic, also the messages that only the slave of a lost master has.
+
+        What was consumed before the loss is read from it, too.
+        """
+        found: set[str] = set()
+        async with PullConsumer(
+            self.name_servers, group="auditors", client_ip="10.0.9.8", instance_name="auditor"
+        ) as consumer:
+            for number in range(QUEUES):
+                queue, offset = MessageQueue(TOPIC, logical_broker_name(), number), 0
+                for _ in range(PULLS_MAX):
+                    try:
+                        pulled = await consumer.pull(queue, offset)
+                    except CometError as problem:
+                        self.note(f"not read {number} {offset} {problem}")
+                        await asyncio.sleep(1.0)
+                        continue
+                    found |= {key for message in pulled.messages for key in message.keys}
+                    if pulled.next_offset <= offset:
+                        break
+                    offset = pulled.next_offset
+        self.history.failures += [
+            f"unreadable: {name} was acknowledged"
+            for name, send in self.history.sends.items()
+            if send.position is not None and name not in found
+        ]
 
     # --- the clients ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -23,19 +23,25 @@ HEADER_BYTES: Final = 64 * 1024
 """Bytes left for the header of a response."""
 
 
-def page_of(entries: Iterable[tuple[str, T]], first: int, most: int | None) -> dict[str, T]:
+def page_of(
+    entries: Iterable[tuple[str, T]],
+    first: int,
+    most: int | None,
+    other_bytes: Callable[[str], int] = lambda name: 0,
+) -> dict[str, T]:
     """Return some entries of a table: at least one, if there is one.
 
     Args:
         entries: all entries with their names.
         first: how many of them the requester has.
         most: the number that it requests; None for as many as fit.
+        other_bytes: returns the size of what else a page has for a name.
     """
     count = PAGE_ENTRIES_MAX if most is None else max(1, min(most, PAGE_ENTRIES_MAX))
     page: dict[str, T] = {}
     left = PAGE_BYTES
     for name, value in islice(entries, max(first, 0), max(first, 0) + count):
-        left -= len(name) + len(msgspec.json.encode(value))
+        left -= len(name) + len(msgspec.json.encode(value)) + other_bytes(name)
         if page and left < 0:
             break
         page[name] = value

@@ -11,6 +11,7 @@ from typing import Any
 from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.client import PullConsumer, StartFrom
+from cometmq.client.settings import ClientSettings
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
@@ -35,9 +36,10 @@ class Pairs:
 
     def __init__(self, folder: Path, name_server: NameServer) -> None:
         self._folder = folder
-        self._running: list[Broker] = []
         self._ports: dict[str, int] = {}
         self.name_server = name_server
+        self.running: list[Broker] = []
+        """The brokers that run, in the order in which they were started."""
         self.disks: dict[str, Files] = {}
         """Those of brokers whose disk is not the real one, by their names here."""
 
@@ -54,16 +56,18 @@ class Pairs:
         broker = Broker(
             load(SETTINGS, known_keys=BROKER_KEYS, command_line=values), files=self.disks.get(name)
         )
-        self._running.append(broker)
+        self.running.append(broker)
         await broker.start()
         return broker
 
     async def stop(self, broker: Broker) -> None:
         """Stop a broker."""
-        self._running.remove(broker)
+        self.running.remove(broker)
         await broker.stop()
 
-    async def consume(self, group: str, topic: str, count: int) -> list[bytes]:
+    async def consume(
+        self, group: str, topic: str, count: int, client: ClientSettings | None = None
+    ) -> list[bytes]:
         """Return the first messages of a topic, in a group that reads on behind them."""
         bodies: list[bytes] = []
         async with (
@@ -73,6 +77,7 @@ class Pairs:
                 group=group,
                 subscriptions={topic: "*"},
                 start_from=StartFrom.FIRST,
+                client=client,
             ) as consumer,
         ):
             async for message in consumer:
@@ -84,9 +89,9 @@ class Pairs:
 
     async def close(self) -> None:
         """Stop all brokers."""
-        for broker in reversed(self._running):
+        for broker in reversed(self.running):
             await broker.stop()
-        self._running.clear()
+        self.running.clear()
 
 
 @asynccontextmanager

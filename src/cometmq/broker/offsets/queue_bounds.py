@@ -44,9 +44,15 @@ class QueueBoundsHandler:
         return Response(header=SearchOffsetByTimestampResponse(offset=offset))
 
     def max_offset(self, request: Request) -> Response:
-        """Return the offset of the next message; 0 for a queue that does not exist."""
+        """Return the offset of the next message; 0 for a queue that does not exist.
+
+        With ``committed=false`` messages count that readers do not see yet.
+        """
         header = request.header(GetMaxOffsetRequest)
-        _, high = self._store.bounds(header.topic, header.queue_id)
+        if header.committed is False:
+            high = self._store.next_offset(header.topic, header.queue_id)
+        else:
+            _, high = self._store.bounds(header.topic, header.queue_id)
         return Response(header=GetMaxOffsetResponse(offset=high))
 
     def min_offset(self, request: Request) -> Response:

@@ -485,7 +485,7 @@ class _Link:
             content.version,
             content.permission,
             slices,
-            mappings=self._mappings(topics),
+            mappings=await self._mappings(topics, slices),
             filter_servers=content.filter_servers,
             deflated=settings.compressed_register,
         )
@@ -512,12 +512,18 @@ class _Link:
         )
         return check(response)
 
-    def _mappings(self, topics: Iterable[str]) -> dict[str, TopicQueueMappingInfo]:
+    async def _mappings(
+        self, topics: Iterable[str], slices: Slices
+    ) -> dict[str, TopicQueueMappingInfo]:
         """Return which queues this broker leads of those topics that are static ones."""
         table = self._static_topics
         if not table:
             return {}
-        return {name: info for name in topics if (info := table.info(name)) is not None}
+        return {
+            name: info
+            async for name in slices.each(topics)
+            if (info := table.info(name)) is not None
+        }
 
     async def _send_topics(self, changed: dict[str, TopicConfig], content: _Content) -> None:
         """Register each topic by a request of its own.

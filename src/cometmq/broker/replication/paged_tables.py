@@ -58,7 +58,8 @@ def _add_mappings(whole: TopicConfigSerializeWrapper, page: TopicConfigSerialize
         **(whole.topic_queue_mapping_detail_map or {}),
         **(page.topic_queue_mapping_detail_map or {}),
     }
-    whole.mapping_data_version = page.mapping_data_version
+    # The version stays that of the first page: if a mapping has changed since, the next copy of the
+    # table sees another version.
 
 
 def _version_text(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper) -> str:

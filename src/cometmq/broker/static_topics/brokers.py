@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.broker.static_topics.refusals import elsewhere_failed
 from cometmq.model.errors import CometError, RemotingError, ResponseError
-from cometmq.protocol.bodies.route import GetBrokerMemberGroupResponseBody
+from cometmq.protocol.bodies.route import MASTER_ID, GetBrokerMemberGroupResponseBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 ADDRESSES_S: Final = 5.0
 """How long addresses are used before they are requested again, in the background."""
+REPEATED_S: Final = 1.0
+"""How soon they are requested again if they accept no connection."""
 LOOK_UP_S: Final = 2.0
 """Timeout of a request to a name server."""
 BROKERS_MAX: Final = 10_000
@@ -75,8 +77,15 @@ class ItemBrokers:
         self.failed = 0
         """Requests that no other broker has answered."""
 
-    async def call(self, broker: str, code: int, header: Header) -> Command:
+    async def call(
+        self, broker: str, code: int, header: Header, *, masters_only: bool = False
+    ) -> Command:
         """Send a request to a broker, and return the response with any code.
+
+        Args:
+            broker: its name.
+            code, header: the request.
+            masters_only: whether no replica may serve it.
 
         Raises:
             ResponseError: 1, its address is unknown, or it does not respond; 2, too many wait.
@@ -90,7 +99,8 @@ class ItemBrokers:
         self.forwarded += 1
         try:
             async with asyncio.timeout(self._timeout_s()):
-                return await self._call_any(broker, code, header)
+                members_max = 1 if masters_only else REPLICAS_MAX
+                return await self._call_any(broker, code, header, members_max)
         except TimeoutError:
             self.failed += 1
             problem = f"error from remoting layer: no response within {self._timeout_s():g} s"
@@ -101,15 +111,36 @@ class ItemBrokers:
         finally:
             self._in_flight -= 1
 
-    async def _call_any(self, broker: str, code: int, header: Header) -> Command:
+    async def _call_any(self, broker: str, code: int, header: Header, members_max: int) -> Command:
         addresses = await self._addresses(broker)
-        if not addresses:
+        try:
+            return await self._call_members(broker, addresses, code, header, members_max)
+        except ConnectError:
+            newest = await self._newest_addresses(broker)
+            if newest == addresses:
+                raise
+        return await self._call_members(broker, newest, code, header, members_max)
+
+    async def _call_members(
+        self,
+        broker: str,
+        addresses: dict[int, str],
+        code: int,
+        header: Header,
+        members_max: int,
+    ) -> Command:
+        """Send a request to the first member of a broker that accepts a connection.
+
+        Raises:
+            ConnectError: none does.
+        """
+        if not addresses or (members_max == 1 and MASTER_ID not in addresses):
             self.failed += 1
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"cannot find addr for broker {broker[:300]}"
             )
-        failure: RemotingError | None = None
-        for broker_id in sorted(addresses)[:REPLICAS_MAX]:
+        failure: ConnectError | None = None
+        for broker_id in sorted(addresses)[:members_max]:
             try:
                 return await self._client.call(
                     addresses[broker_id], code, header, timeout=self._timeout_s()
@@ -124,15 +155,28 @@ class ItemBrokers:
         known = self._known.get(broker)
         if known is not None and asyncio.get_running_loop().time() < known.until_s:
             return known.addresses
+        look_up = self._look_up_soon(broker)
+        if known is None or not known.addresses:
+            await asyncio.wait([look_up])
+            known = self._known.get(broker)
+        return {} if known is None else known.addresses
+
+    async def _newest_addresses(self, broker: str) -> dict[int, str]:
+        """Return the addresses of a broker whose known ones accept no connection."""
+        known = self._known.get(broker)
+        now_s = asyncio.get_running_loop().time()
+        if known is None or now_s >= known.until_s - ADDRESSES_S + REPEATED_S:
+            await asyncio.wait([self._look_up_soon(broker)])
+            known = self._known.get(broker)
+        return {} if known is None else known.addresses
+
+    def _look_up_soon(self, broker: str) -> asyncio.Task[None]:
         look_up = self._look_ups.get(broker)
         if look_up is None:
             look_up = self._tasks.spawn(self._look_up(broker), "look-up")
             self._look_ups[broker] = look_up
             look_up.add_done_callback(lambda _: self._look_ups.pop(broker, None))
-        if known is None or not known.addresses:
-            await asyncio.wait([look_up])
-            known = self._known.get(broker)
-        return {} if known is None else known.addresses
+        return look_up
 
     async def _look_up(self, broker: str) -> None:
         """Request the addresses of a broker; if that fails, the known ones stay."""

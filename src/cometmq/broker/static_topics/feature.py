@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,18 +13,26 @@ from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.broker.static_topics.brokers import ItemBrokers
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import Response
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.static_topics.expired_items import ExpiredItems
     from cometmq.broker.static_topics.handler import StaticTopicHandler
     from cometmq.broker.static_topics.newer_parts import NewerParts
 
+log = logging.getLogger(__name__)
+
 FIRST_S = 2.0
 """The first look, soon after the start: queues may have moved while this broker was away."""
-NEWER_S = 20.0
+RENEW_S = 20.0
 """The interval at which newer mappings are looked for."""
+CLEAN_S = 300.0
+"""The interval at which expired items are looked for."""
+LOOK_S_MAX = 3.0
+"""How long a broker looks for newer mappings before it accepts messages."""
 
 
 class StaticTopicsFeature(BrokerFeature):
@@ -66,18 +77,53 @@ class StaticTopicsFeature(BrokerFeature):
 
         self._newer = newer
 
+        @Deferred
+        def expired() -> ExpiredItems:
+            from cometmq.broker.static_topics.expired_items import ExpiredItems
+            from cometmq.broker.static_topics.offsets import OffsetRequests
+
+            def commit(group: str, topic: str, queue_id: int, offset: int) -> Response:
+                core.offsets.commit(group, topic, queue_id, offset)
+                return Response()
+
+            return ExpiredItems(core, self.brokers, OffsetRequests(core, self.brokers, commit))
+
+        self._expired = expired
+        self._clean_from_s = math.inf
+        """When expired items may be removed again."""
+
+    async def start(self) -> None:
+        """Look for newer mappings before requests are accepted."""
+        self._clean_from_s = asyncio.get_running_loop().time() + CLEAN_S
+        await self.before_sends()
+
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handler that creates and changes static topics."""
         put = self._handler.exclusive(lambda h: h.put)
         return Feature(
             {RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: put},
-            [Job("take-newer-mappings", lambda: NEWER_S, self._take_newer, first_s=FIRST_S)],
+            [Job("renew-mappings", lambda: RENEW_S, self._renew, first_s=FIRST_S)],
         )
 
-    async def _take_newer(self) -> None:
-        """Take over newer mappings, if this broker has any static topic."""
-        if self._core.static_topics.all() and not self._core.role.is_slave:
-            await self._newer.get().run()
+    async def before_sends(self) -> None:
+        """Look for newer mappings, for some seconds at most: queues may have moved."""
+        if not self._core.static_topics.all() or self._core.role.is_slave:
+            return
+        try:
+            async with asyncio.timeout(LOOK_S_MAX):
+                await self._newer.get().run_before_sends()
+        except TimeoutError:
+            log.warning("not all static topics were looked at within %g s", LOOK_S_MAX)
+
+    async def _renew(self) -> None:
+        """Take over newer mappings, and from time to time remove expired items."""
+        if not self._core.static_topics.all() or self._core.role.is_slave:
+            return
+        await self._newer.get().run()
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._clean_from_s:
+            await self._expired.get().run()
+            self._clean_from_s = loop.time() + CLEAN_S
 
     async def close(self) -> None:
         """End the requests to other brokers, and write what is not in the file yet."""

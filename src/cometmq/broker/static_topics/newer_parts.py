@@ -2,16 +2,21 @@
 
 A broker that was away while queues moved comes back with an old mapping: it would lead queues that
 another broker leads, and tools would refuse to change the topic, whose parts disagree. So it
-compares its epochs with those in the routes, and takes over the items that newer leaders have.
+compares its epochs with those in the routes, and takes over the items that newer leaders have. It
+does so before it accepts messages: at its start, and as a new master that may not have copied the
+mapping yet. Messages that it stored in a queue that another broker leads would not be read.
 
-It waits until a newer epoch is a minute old: a tool that moves queues now sends the mapping itself.
+Later it waits until a newer epoch is a minute old, because a tool that moves queues now sends the
+mapping itself. It does not wait if readers go on at the newer leader already.
 
 RocketMQ has nothing like it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -31,16 +36,19 @@ from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.headers.topic import GetTopicConfigRequest
-from cometmq.protocol.logical_queues import info_of
+from cometmq.protocol.logical_queues import info_of, is_decided
 from cometmq.remoting import check
-from cometmq.remoting.slices import decode
+from cometmq.remoting.slices import batched, decode
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
 AGE_MS: Final = 60_000
-"""How old a newer epoch has to be."""
+"""How old a newer epoch has to be, if its last items are undecided."""
 TIMEOUT_S: Final = 2.0
+LOOKS_MAX: Final = 500
+"""Topics that one run looks at; the next run goes on behind them."""
+LOOKS_AT_ONCE: Final = 16
 
 
 class NewerParts:
@@ -67,6 +75,8 @@ class NewerParts:
         self._brokers = brokers
         self._name_servers = name_servers
         self._replace = replace
+        self._last = ""
+        """The topic that was looked at last."""
         self._failures = FailureLog(
             log,
             fails="cannot take over a newer mapping of a static topic",
@@ -75,18 +85,37 @@ class NewerParts:
         )
 
     async def run(self) -> None:
-        """Look at each static topic once."""
-        for topic in list(self._mappings.all()):
+        """Look at some static topics, those behind the ones of the last run first."""
+        names = sorted(self._mappings.all())
+        first = bisect_right(names, self._last)
+        await self._look_at_all([*names[first:], *names[:first]][:LOOKS_MAX], AGE_MS)
+
+    async def run_before_sends(self) -> None:
+        """Look at all static topics, and take over any newer mapping."""
+        await self._look_at_all(sorted(self._mappings.all()), None)
+
+    async def _look_at_all(self, topics: list[str], age_ms: int | None) -> None:
+        for some in batched(topics, LOOKS_AT_ONCE):
             if self._role.is_slave:
                 return
-            try:
-                await self._look_at(topic)
-            except CometError as problem:
-                self._failures.failed(topic, problem)
-            else:
-                self._failures.succeeded(topic)
+            self._last = some[-1]
+            await asyncio.gather(*(self._try(topic, age_ms) for topic in some))
 
-    async def _look_at(self, topic: str) -> None:
+    async def _try(self, topic: str, age_ms: int | None) -> None:
+        try:
+            await self._look_at(topic, age_ms)
+        except CometError as problem:
+            self._failures.failed(topic, problem)
+        else:
+            self._failures.succeeded(topic)
+
+    async def _look_at(self, topic: str, age_ms: int | None) -> None:
+        """Take over a newer mapping.
+
+        Args:
+            topic: the topic.
+            age_ms: how old its epoch has to be while no reader goes on at its broker; None for any.
+        """
         route = await self._route(topic)
         known = self._mappings.get(topic)
         if route is None or known is None:
@@ -94,6 +123,7 @@ class NewerParts:
         newest = self._newest(route, known)
         if newest is None:
             return
+        is_due = age_ms is None or newest.epoch < self._clock.now_ms() - age_ms
         led = info_of(known).curr_id_map
         changed = known
         infos = (route.topic_queue_mapping_by_broker or {}).values()
@@ -101,9 +131,12 @@ class NewerParts:
             taken = led.keys() & info.curr_id_map.keys()
             if info.epoch > known.epoch and info.bname != known.bname and taken:
                 found = await self._part_of(topic, info.bname)
-                hosted = {number: items_of(found, number) for number in taken}
+                hosted = {number: items for number in taken if (items := items_of(found, number))}
+                is_due = is_due or any(is_decided(items[-1]) for items in hosted.values())
                 kept = changed.hosted_queues or {}
                 changed = msgspec.structs.replace(changed, hosted_queues={**kept, **hosted})
+        if not is_due:
+            return
         wanted = msgspec.structs.replace(
             changed, epoch=newest.epoch, total_queues=newest.total_queues
         )
@@ -118,12 +151,11 @@ class NewerParts:
     def _newest(
         self, route: TopicRouteData, known: TopicQueueMappingDetail
     ) -> TopicQueueMappingInfo | None:
-        """Return the newest mapping of another broker, if it is newer and not quite new."""
-        until_ms = self._clock.now_ms() - AGE_MS
+        """Return the newest mapping of another broker, if it is newer."""
         infos = [
             info
             for info in (route.topic_queue_mapping_by_broker or {}).values()
-            if known.epoch < info.epoch < until_ms
+            if known.epoch < info.epoch
             and info.bname != known.bname
             and info.scope == known.scope
             and info.total_queues >= known.total_queues

@@ -15,6 +15,7 @@ item has no effect, and a search by time is right about the newest item only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -56,6 +57,9 @@ from cometmq.remoting.wire import Wire
 
 HIDDEN_MAX: Final = 10_000
 """Groups and queues of which it is known that no newer item elsewhere hides their offset."""
+
+RESPONSE_S_MAX: Final = 10.0
+"""How long the requests to the brokers of the items of one queue take at most."""
 
 Commit = Callable[[str, str, int, int], Response]
 """Commits a physical offset here: group, topic, queue, offset."""
@@ -111,8 +115,8 @@ class OffsetRequests:
         self._brokers = brokers
         self._commit_here = commit
         self._hidden: dict[tuple[str, str, int], tuple[int, int]] = {}
-        """By group, topic and queue: the number of its items, and the item behind which no newer
-        item elsewhere has an offset of the group that counts."""
+        """By group, topic and queue: the generations of its newest item, and of the item behind
+        which no newer item elsewhere has an offset of the group that counts."""
 
     # --- handlers ---------------------------------------------------------------------------------
 
@@ -172,7 +176,8 @@ class OffsetRequests:
             if detail is None or header.lo is False:
                 return handler(request)
             items = led_queue(detail, header.queue_id, request.code)
-            return logical(LogicalQueue(header.topic, header.queue_id, items), header, request)
+            found = logical(LogicalQueue(header.topic, header.queue_id, items), header, request)
+            return found if found is None or isinstance(found, Response) else _in_time(found)
 
         return handle
 
@@ -369,6 +374,15 @@ class OffsetRequests:
             )
         return self._commit_older(queue, group, index, offset)
 
+    async def begin(self, queue: LogicalQueue, group: str) -> None:
+        """Commit the first offset of a queue for a group that has no offset in any of its items.
+
+        Raises:
+            ResponseError: 1, a broker does not respond.
+        """
+        if await self._committed(queue, group) is None:
+            await self._commit_in(queue, group, 0, queue.items[0].logic_offset)
+
     async def _commit_older(
         self, queue: LogicalQueue, group: str, index: int, offset: int
     ) -> Response:
@@ -397,10 +411,11 @@ class OffsetRequests:
     async def _go_back(self, queue: LogicalQueue, group: str, index: int) -> None:
         """Let the offset in an item count, whatever the group has committed in newer ones."""
         key = group, queue.topic, queue.queue_id
-        count, known_from = self._hidden.get(key, (0, 0))
+        newest = queue.items[-1].gen
+        known_newest, known_from = self._hidden.get(key, (-1, 0))
         for number in range(index + 1, len(queue.items)):
             item = queue.items[number]
-            is_known = count == len(queue.items) and number > known_from
+            is_known = known_newest == newest and item.gen > known_from
             if not is_decided(item) or (is_known and item.bname != self._name):
                 continue
             found = await self._committed_in(queue, item, group)
@@ -408,7 +423,21 @@ class OffsetRequests:
                 await self._commit_in(queue, group, number, item.logic_offset)
         while len(self._hidden) >= HIDDEN_MAX:
             del self._hidden[next(iter(self._hidden))]
-        self._hidden[key] = len(queue.items), index
+        self._hidden[key] = newest, queue.items[index].gen
+
+
+async def _in_time(response: Awaitable[Response | None]) -> Response | None:
+    """Return a response that requests to the brokers of many items may precede.
+
+    Raises:
+        ResponseError: 1, they take too long.
+    """
+    try:
+        async with asyncio.timeout(RESPONSE_S_MAX):
+            return await response
+    except TimeoutError:
+        problem = f"the brokers of the items do not respond within {RESPONSE_S_MAX:g} s"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, problem) from None
 
 
 def _first(queue: LogicalQueue) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.stored_table import ConfigTable, remove
+from cometmq.broker.stored_table import Change, ConfigTable, remove
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.common import DataVersion
@@ -27,6 +27,7 @@ from cometmq.protocol.bodies.route import (
 )
 from cometmq.protocol.bodies.topic import TopicQueueMappingSerializeWrapper
 from cometmq.protocol.logical_queues import InvalidMappingError, check_items, info_of
+from cometmq.remoting.slices import Slices
 
 if TYPE_CHECKING:
     from cometmq.broker.topics.table import TopicTable
@@ -55,6 +56,10 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         super().__init__(file, _SECTION, "topic", clock=clock)
         self.broker_name = broker_name
         self._listeners: list[Callable[[str], object]] = []
+        self._infos: dict[str, TopicQueueMappingInfo] = {}
+        """What name servers get, by topic: kept until the mapping changes."""
+        self._written: dict[str, frozenset[int]] = {}
+        """The physical queues of the led queues of a topic, likewise."""
         self.mappings = self._table
         """The parts by topic, not to be changed: fast paths look topics up in a dict."""
 
@@ -64,17 +69,20 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
 
     def info(self, topic: str) -> TopicQueueMappingInfo | None:
         """Return what name servers get of a static topic; None for another topic."""
-        detail = self._table.get(topic)
-        return None if detail is None else info_of(detail)
+        found = self._infos.get(topic)
+        if found is None and (detail := self._table.get(topic)) is not None:
+            found = self._infos[topic] = info_of(detail)
+        return found
 
     def is_ended(self, topic: str, physical_queue: int) -> bool:
-        """Return whether a physical queue has an item that is not the last of its queue."""
-        detail = self._table.get(topic)
-        return detail is not None and any(
-            item.bname == self.broker_name and item.queue_id == physical_queue
-            for items in (detail.hosted_queues or {}).values()
-            for item in items[:-1]
-        )
+        """Return whether no logical queue of a static topic is stored in a physical queue now."""
+        written = self._written.get(topic)
+        if written is None:
+            info = self.info(topic)
+            if info is None:
+                return False
+            written = self._written[topic] = frozenset(info.curr_id_map.values())
+        return physical_queue not in written
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -82,7 +90,8 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         """Read the file, behind that of the topics.
 
         A crash between the two files leaves a mapping without its topic, or a topic without the
-        newest physical queue of its mapping. The first is dropped, the second is added.
+        newest physical queue of its mapping. The first is dropped, the second is added. If the file
+        of the topics was lost, they are made from their mappings.
 
         Raises:
             StoreError: a file cannot be read or written, or a mapping is that of another broker.
@@ -96,11 +105,13 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         for topic, detail in self._table.items():
             self._check(topic, detail)
             config = topics.get(topic)
-            if config is None:
-                orphans.append(topic)
-                continue
             needed = queues_needed(detail, self.broker_name)
-            if needed > min(config.read_queue_nums, config.write_queue_nums):
+            if config is None and not topics.was_lost:
+                orphans.append(topic)
+            elif config is None:
+                none = TopicConfig(topic_name=topic, read_queue_nums=0, write_queue_nums=0)
+                larger.append(with_queues(none, needed))
+            elif needed > min(config.read_queue_nums, config.write_queue_nums):
                 larger.append(with_queues(config, needed))
         if orphans:
             log.warning(
@@ -134,7 +145,7 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
             StoreError: the file cannot be written; nothing was changed.
         """
         if await self.put([detail]):
-            self._tell([detail.topic])
+            self._notify([detail.topic])
 
     async def forget(self, topic: str) -> None:
         """Remove the part of a topic that was deleted, if there is one.
@@ -144,7 +155,7 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         """
         if topic in self._table:
             await self._stored.change([remove(_SECTION, topic)])
-            self._tell([topic])
+            self._notify([topic])
 
     async def copy(
         self, mappings: dict[str, TopicQueueMappingDetail], version: DataVersion | None
@@ -159,19 +170,54 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
             StoreError: the file cannot be written, or a part is that of another broker; nothing was
                 changed.
         """
-        if version is None:
+        if version is None or version == self.version:
             return False
-        for topic, detail in mappings.items():
+        slices = Slices()
+        async for topic, detail in slices.each(mappings.items()):
             self._check(topic, detail)
         before = dict(self._table)
         if not await self._replace(version, {_SECTION: mappings}, keeps=lambda _: False):
             return False
-        names = before.keys() | self._table.keys()
-        self._tell(name for name in names if before.get(name) != self._table.get(name))
+        async for name in slices.each(list(before.keys() | self._table.keys())):
+            if before.get(name) != self._table.get(name):
+                self._notify([name])
         return True
 
-    def _tell(self, topics: Iterable[str]) -> None:
+    async def cut(
+        self,
+        known: TopicQueueMappingDetail,
+        lists: Mapping[int, list[LogicQueueMappingItem]],
+    ) -> bool:
+        """Replace lists of items by shorter ones; an empty one removes its queue from the part.
+
+        Args:
+            known: the part that has the lists.
+            lists: the items that stay, by logical queue.
+
+        Returns:
+            False if the part has changed meanwhile; then nothing was changed.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        hosted = {**(known.hosted_queues or {}), **lists}
+        new = msgspec.structs.replace(
+            known, hosted_queues={queue_id: items for queue_id, items in hosted.items() if items}
+        )
+
+        def shorter(present: TopicQueueMappingDetail | None) -> TopicQueueMappingDetail | None:
+            return new if present is known else present
+
+        await self._stored.change([Change(_SECTION, known.topic, shorter)])
+        if self._table.get(known.topic) is not new:
+            return False
+        self._notify([known.topic])
+        return True
+
+    def _notify(self, topics: Iterable[str]) -> None:
         for topic in topics:
+            self._infos.pop(topic, None)
+            self._written.pop(topic, None)
             for listener in self._listeners:
                 try:
                     listener(topic)

@@ -22,6 +22,7 @@ from cometmq.broker.table_pages import check_whole, first_of_page, page_of
 from cometmq.broker.topics import attributes
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
+from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.bodies.common import DataVersion4, TopicList
 from cometmq.protocol.bodies.topic import (
@@ -47,6 +48,8 @@ TOPICS_AT_ONCE_MAX = 10_000
 TOPICS_BYTES_MAX = 4 * 1024 * 1024
 """Limit of a body that describes many topics."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_ITEM_BYTES = 160
+"""The size of an item of a mapping, about."""
 _PERM_MAX = 15
 _HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
@@ -201,7 +204,7 @@ class TopicHandler:
 
     # --- showing --------------------------------------------------------------------------------
 
-    def show(self, request: Request) -> Response:
+    def show(self, request: Request) -> Response | Awaitable[Response]:
         """GET_TOPIC_CONFIG (351)."""
         header = request.header(GetTopicConfigRequest)
         name = header.topic
@@ -213,7 +216,13 @@ class TopicHandler:
         body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
         if header.lo:
             body.mapping_detail = self._static_topics.get(name)
+            if fastjson.is_long(body):
+                request.is_exclusive = True
+                return self._show_long(body)
         return Response(body=body.encode())
+
+    async def _show_long(self, body: TopicConfigAndQueueMapping) -> Response:
+        return Response(body=await encode(body))
 
     async def show_all(self, request: Request) -> Response:
         """GET_ALL_TOPIC_CONFIG (21), in the form of the requester's release.
@@ -226,7 +235,7 @@ class TopicHandler:
         if first is None:
             topics, total = dict(table), None
         else:
-            topics = page_of(table.items(), first, header.max_topic_num)
+            topics = page_of(table.items(), first, header.max_topic_num, self._mapping_bytes)
             total = GetAllTopicConfigResponse(total_topic_num=len(table))
         mappings = self._static_topics.mappings
         details = {name: mappings[name] for name in topics if name in mappings} if mappings else {}
@@ -251,6 +260,13 @@ class TopicHandler:
         body = await encode(wrapper)
         check_whole(body, "topics")
         return Response(header=total, body=body)
+
+    def _mapping_bytes(self, topic: str) -> int:
+        """Return how many bytes the mapping of a topic takes on a page, about."""
+        detail = self._static_topics.get(topic)
+        if detail is None:
+            return 0
+        return sum(map(len, (detail.hosted_queues or {}).values())) * _ITEM_BYTES
 
     async def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""

@@ -64,7 +64,7 @@ async def test_mappings_outlive_a_restart(
     topics.put_now([TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)])
     told: list[str] = []
     mappings.on_change(told.append)
-    wanted = part("T", {0: [item(0, "a", 0), item(1, "b", 0, 5)], 1: [item(0, "b", 1)]})
+    wanted = part("T", {0: [item(0, "a", 0), item(1, "b", 0, 5)], 1: [item(0, "a", 1)]})
     await mappings.replace(wanted)
 
     _, again = tables()
@@ -87,6 +87,43 @@ async def test_a_start_repairs_what_a_crash_left_between_the_two_files(
 
     assert topics.require("T").write_queue_nums == topics.require("T").read_queue_nums == 3
     assert "no-topic" not in mappings
+
+
+async def test_topics_whose_file_was_lost_are_made_from_their_mappings(
+    tables: Callable[[], tuple[TopicTable, StaticTopicTable]],
+) -> None:
+    topics, mappings = tables()
+    await mappings.replace(part("T", {0: [item(0, "b", 7), item(1, "a", 2, 5)]}))
+    await mappings.replace(part("empty", {}))
+
+    topics.was_lost = True
+    mappings.load(topics)
+
+    assert topics.require("T").write_queue_nums == topics.require("T").read_queue_nums == 3
+    assert topics.require("empty").read_queue_nums == 0
+    assert set(mappings.all()) == {"T", "empty"}
+
+
+async def test_a_list_is_cut_only_in_the_part_that_has_it(
+    tables: Callable[[], tuple[TopicTable, StaticTopicTable]],
+) -> None:
+    _, mappings = tables()
+    first, second = item(0, "b", 7), item(1, "a", 2, 5)
+    await mappings.replace(part("T", {0: [first, second], 1: [item(0, "b", 1)]}))
+    old = mappings.get("T")
+    assert old is not None
+    notified: list[str] = []
+    mappings.on_change(notified.append)
+
+    assert await mappings.cut(old, {0: [second], 1: []})
+    assert not await mappings.cut(old, {0: []})
+
+    assert notified == ["T"]
+    assert mappings.get("T") == part("T", {0: [second]})
+    assert (mappings.is_ended("T", 2), mappings.is_ended("T", 7)) == (False, True)
+    await mappings.forget("T")
+    assert not await mappings.cut(old, {0: []})
+    assert "T" not in mappings
 
 
 async def test_a_slave_copies_mappings_and_refuses_those_of_another_broker(

@@ -1,4 +1,4 @@
-"""Timer messages in one store: our broker, then RocketMQ's, then ours again deliver and recall."""
+"""Timer messages in a store of our broker, then of RocketMQ's, stopped or killed, then of ours."""
 
 from __future__ import annotations
 
@@ -58,12 +58,38 @@ def delivered(broker: Broker) -> int:
         return kit.max_offset(wire, TOPIC)
 
 
+def delivered_properties(broker: Broker) -> list[dict[str, str]]:
+    with closing(connected(broker)) as wire:
+        found = kit.read_queue(wire, "readers", TOPIC, kit.max_offset(wire, TOPIC))
+    return [message.properties for message in found]
+
+
+def accounts_in(folder: Path) -> Settings:
+    """Return the settings of access control that lets every request of this machine pass."""
+    path = folder / "home" / "conf" / "plain_acl.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text("globalWhiteRemoteAddresses: [127.0.0.1]\naccounts: []\n")
+    path.chmod(0o600)
+    return {"aclEnable": True, "rocketmqHome": str(folder / "home")}
+
+
+def stored_bodies(root: Path) -> Counter[int]:
+    """Return the messages of a closed store, and how often each is there."""
+    store = MessageStore(StoreSettings(root=root, commit_log_file_bytes=LOG_FILE_BYTES))
+    store.open()
+    try:
+        return Counter(int(message.body) for message in all_messages(store, TOPIC))
+    finally:
+        store.close()
+
+
 def test_timer_messages_are_delivered_once_by_one_of_two_brokers(tmp_path: Path) -> None:
     store = tmp_path / "store"
     shared = {"store": store, "settings": SETTINGS}
+    guarded = SETTINGS | accounts_in(tmp_path)
     with (
         RealNameServer(VERSION, tmp_path / "namesrv") as namesrv,
-        CometStandalone(tmp_path / "comet", **shared) as comet,
+        CometStandalone(tmp_path / "comet", store=store, settings=guarded) as comet,
     ):
         with closing(connected(comet)) as wire:
             kit.create_topic(wire, TOPIC, read=1, write=1)
@@ -74,6 +100,9 @@ def test_timer_messages_are_delivered_once_by_one_of_two_brokers(tmp_path: Path)
 
         with RealBroker(VERSION, tmp_path / "real", namesrv.address, **shared) as real:
             kit.eventually(lambda: delivered(real) >= 2 * EACH - 3, timeout=WAIT_S)
+            # RocketMQ keeps the account that has sent a message; our broker has removed it.
+            accounts = [properties.get("TIMER_SENDER") for properties in delivered_properties(real)]
+            assert accounts == [None] * EACH + ["-"] * (EACH - 3)
             send(real, 2 * EACH, 2.0)
             send(real, 3 * EACH, 30.0, recalls=3)
             kit.eventually(lambda: delivered(real) >= 3 * EACH - 3, timeout=WAIT_S)
@@ -87,11 +116,25 @@ def test_timer_messages_are_delivered_once_by_one_of_two_brokers(tmp_path: Path)
             kit.eventually(lambda: timer_kit.waiting_count(wire, TOPIC) == 0, timeout=WAIT_S)
         comet.stop()
 
-    found = MessageStore(StoreSettings(root=store, commit_log_file_bytes=LOG_FILE_BYTES))
-    found.open()
-    try:
-        bodies = Counter(int(message.body) for message in all_messages(found, TOPIC))
-    finally:
-        found.close()
     recalled = {*range(EACH, EACH + 3), *range(3 * EACH, 3 * EACH + 3)}
-    assert bodies == Counter(set(range(4 * EACH)) - recalled)
+    assert stored_bodies(store) == Counter(set(range(4 * EACH)) - recalled)
+
+
+def test_the_store_of_a_killed_broker_of_rocketmq_delivers_the_rest_once(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shared = {"store": store, "settings": SETTINGS}
+    kept = 2 * EACH - 3
+    with RealNameServer(VERSION, tmp_path / "namesrv") as namesrv:
+        with RealBroker(VERSION, tmp_path / "real", namesrv.address, **shared) as real:
+            with closing(connected(real)) as wire:
+                kit.create_topic(wire, TOPIC, read=1, write=1)
+            send(real, 0, 4.0)
+            send(real, EACH, 12.0, recalls=3)
+            kit.eventually(lambda: delivered(real) >= EACH // 3, timeout=WAIT_S)
+            real.kill()
+        with CometStandalone(tmp_path / "comet", **shared) as comet:
+            kit.eventually(lambda: delivered(comet) >= kept, timeout=WAIT_S)
+            with closing(connected(comet)) as wire:
+                kit.eventually(lambda: timer_kit.waiting_count(wire, TOPIC) == 0, timeout=WAIT_S)
+            comet.stop()
+    assert stored_bodies(store) == Counter(set(range(2 * EACH)) - set(range(EACH, EACH + 3)))

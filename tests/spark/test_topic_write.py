@@ -152,6 +152,16 @@ def test_a_second_write_of_the_same_job_is_recognized_by_its_keys(
     assert audit.repeated == 50
 
 
+@pytest.mark.only_on("comet")
+def test_a_job_that_is_started_again_stores_nothing_twice(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    for _ in range(2):
+        write(numbers(spark, 50), topic=topic, jobId="nightly")
+    stored = spark.read.format("rocketmq").options(nameServer=name_servers, subscribe=topic)
+    assert sorted(int(row.body) for row in stored.load().select("body").collect()) == [*range(50)]
+
+
 def test_a_reader_can_drop_repetitions_by_their_keys(
     spark: SparkSession,
     name_servers: str,

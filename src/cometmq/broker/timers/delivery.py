@@ -381,7 +381,8 @@ class TimerDelivery:
             await self._queue.read_late(slices)
             await self._slot.find_delivered(slices)
         await self._count_again(slices)
-        while self._delivers and not self._index.is_empty:
+        # A change of the role in between forgets what was delivered.
+        while self._delivers and self._slot.knows_delivered and not self._index.is_empty:
             slot_ms = self._index.passed.read_ms
             now_ms = self._clock.now_ms()
             if now_ms <= slot_ms:

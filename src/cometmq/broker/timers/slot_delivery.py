@@ -121,6 +121,8 @@ class SlotDelivery:
         self._send: Send | None = None
         self._found: Delivered | None = None
         """What was delivered before, while it may count; None until the log was read."""
+        self._forgotten = 0
+        """How often that was forgotten."""
         self._found_from = self._found_until_ms = 0
         """Where in the log it was looked for, and the end of the last slot of which it has any."""
         self._first_ms = 0
@@ -145,6 +147,7 @@ class SlotDelivery:
     def forget(self) -> None:
         """Forget the slot that is open, and what was delivered before."""
         self.opened = self._found = None
+        self._forgotten += 1
 
     @property
     def knows_delivered(self) -> bool:
@@ -154,11 +157,14 @@ class SlotDelivery:
     # --- what is known from before --------------------------------------------------------------
 
     async def find_delivered(self, slices: Slices) -> None:
-        """Find what was delivered of slots that are not passed."""
+        """Find what was delivered of slots that are not passed; forgotten if the role changes."""
+        forgotten = self._forgotten
         start = self._index.passed.log_offset
         found = await delivered_behind(
             self._store, start, slices, knows_rocketmq=self.knows_rocketmq
         )
+        if self._forgotten != forgotten:
+            return
         latest_ms = max(self._clock.now_ms(), found.latest_ms)
         self._found_from, self._found_until_ms = start, latest_ms + self._index.precision_ms
         self._found = found

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.timers import slot_delivery
+from cometmq.broker.timers import delivery, slot_delivery
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import RecordParts, split_record
+from cometmq.remoting.slices import Slices
 from cometmq.store import StoreUnavailableError
 from cometmq.store.backup import restore_backup, take_backup
 from cometmq.store.timers.checkpoint import Passed
@@ -377,6 +378,36 @@ async def test_a_slave_of_rocketmq_that_starts_as_the_master_knows_its_copies(
     await timers.reopen()
 
     await timers.bodies_become("a", "b", "c")
+
+
+async def test_a_master_that_was_a_slave_for_a_moment_looks_again_for_what_was_delivered(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers.send("0", 1_000)
+    await timers.bodies_become("0")
+    await asyncio.sleep(2)
+    timers.delivery.save()
+    await asyncio.sleep(3)
+    timers.send("a", 1_000)
+    timers.send("z", 20_000)
+    await timers.bodies_become("0", "a")
+    changes = 1
+
+    class Interrupted(Slices):
+        """The role changes while earlier slots are passed."""
+
+        async def pause(self) -> None:
+            nonlocal changes
+            if changes and timers.delivery._slot.knows_delivered:
+                changes -= 1
+                timers.delivery.stop()
+                timers.delivery.start()
+
+    monkeypatch.setattr(delivery, "Slices", Interrupted)
+    await timers.reopen(crash=True)
+
+    await timers.bodies_become("0", "a", "z")
+    assert changes == 0
 
 
 async def test_truncated_copies_are_delivered_again(timers: Timers) -> None:

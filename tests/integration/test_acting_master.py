@@ -27,6 +27,7 @@ from cometmq.client import (
     StartFrom,
     TransactionProducer,
 )
+from cometmq.client._pop.calls import RETRY_V1
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import HALF_TOPIC, SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.protocol.bodies.route import TopicRouteData
@@ -39,6 +40,7 @@ from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
 from support.checks.waiting import until
+from support.wire.pop_clients import PopClient
 
 ACTING = {"enableSlaveActingMaster": "true"}
 ESCAPING = ACTING | {
@@ -355,6 +357,36 @@ class Orders:
     async def check(self, message: StoredMessage) -> LocalState:
         self.checked.append(message.body)
         return LocalState.COMMIT
+
+
+async def test_popped_messages_go_to_another_broker_and_the_master_redelivers_none_of_them(
+    pairs: Pairs, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "INTERVAL_S", 0.2)
+    master, slave, other = await pair_and_other(pairs)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_group("G")
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for body in (b"acknowledged", b"forgotten"):
+            await producer.send(Message("T", body), queue=MessageQueue("T", "pair", 0))
+    await until(lambda: "T" in slave.core.topics and "G" in slave.core.groups)
+    consumer = PopClient(client, master)
+    [(_, handle), _] = await consumer.pop(invisible_time=3_000)
+    assert await consumer.ack(handle) == 0
+    await replicated(master, slave)
+    await pairs.stop(master)
+    await until(lambda: acts(slave))
+    await offer_other_broker(pairs)
+
+    await until(lambda: stored(other, "%RETRY%G_T") == 1)
+    [(message, handle)] = await PopClient(client, other).pop()
+    assert (message.body, message.reconsume_times) == (b"forgotten", 1)
+    assert handle.kind == RETRY_V1
+
+    master = await pairs.start("master", **ESCAPING)
+    await until(lambda: master.features.pop.parts.get().check_points.is_loaded)
+    assert master.features.pop.figures().in_flight == 0
+    assert await PopClient(client, master).pop() == []
 
 
 async def test_half_messages_are_checked_by_another_broker_and_committed_once(

@@ -54,6 +54,7 @@ from support.controllers.etcd_model import EtcdStore
 from support.network.fault_proxy import FaultProxy
 from support.stores.faulty_files import FaultyFiles
 from support.stores.small_stores import put
+from support.wire.pop_clients import PopClient
 
 ALONE = {"allAckInSyncStateSet": "false"}
 """A master acknowledges what no slave has."""
@@ -409,9 +410,9 @@ async def committed_at(elected: ElectedPairs, broker: Broker) -> int:
     return response.header(QueryConsumerOffsetResponse).offset
 
 
-async def with_group(elected: ElectedPairs) -> tuple[Broker, Broker]:
+async def with_group(elected: ElectedPairs, **settings: str) -> tuple[Broker, Broker]:
     """A master and a slave that have three messages in T, and the group g."""
-    first, second = await both(elected)
+    first, second = await both(elected, **settings)
     for body in (b"1", b"2", b"3"):
         assert (await elected.send(first, body, "T")).code == ResponseCode.SUCCESS
     await first.core.groups.create_all(["g"])
@@ -695,6 +696,57 @@ async def test_no_committed_offset_counts_what_a_truncation_has_removed(
     await elected.pairs.stop(second)
     await until(lambda: is_master(first))
     assert first.core.offsets.committed("g", "TBW102", 0) == 1
+
+
+async def consumed_at(elected: ElectedPairs, broker: Broker, **fields: int) -> list[bytes]:
+    """Pop messages, and acknowledge them at the same broker."""
+    client = PopClient(elected.client, broker, group="g")
+    popped = await client.pop(**fields)
+    for _, handle in popped:
+        assert await client.ack(handle) == ResponseCode.SUCCESS
+    return [message.body for message, _ in popped]
+
+
+async def test_pops_at_the_old_master_get_what_the_new_one_has(elected: ElectedPairs) -> None:
+    """A consumer that has not looked for the new route pops and acknowledges at the old master."""
+    first, second = await with_group(elected)
+    assert await consumed_at(elected, first, max_msg_nums=1) == [b"1"]
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.core.role.master_address == second.address)
+    await until(lambda: is_master(second) and members(second) == {1, 2})
+    await second.core.groups.create_all(["g"])
+
+    assert await consumed_at(elected, first) == [b"2", b"3"]
+    assert second.features.pop.figures().in_flight == 0
+    held = asyncio.create_task(consumed_at(elected, first, poll_time=30_000))
+    await until(lambda: second.features.pop.figures().held == 1)
+    assert (await elected.send(second, b"4", "T")).code == ResponseCode.SUCCESS
+    assert await held == [b"4"]
+    parts = first.features.pop.parts.made()
+    assert parts is not None
+    assert not parts.check_points.is_loaded
+
+
+async def test_no_offset_is_behind_messages_whose_check_point_was_truncated(
+    elected: ElectedPairs,
+) -> None:
+    """The new master does not know the group yet, so no copy of its offsets corrects that."""
+    first, second = await with_group(elected, **ALONE)
+    await until(lambda: log_of(second) == log_of(first))
+    copy = second.features.replication.log_copy.get()
+    assert copy._connection is not None
+    assert copy._connection._transport is not None
+    copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
+    assert len(await PopClient(elected.client, first, group="g").pop(queue_id=0)) == 3
+    assert first.core.offsets.committed("g", "T", 0) == 3
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: is_master(second) and not is_master(first))
+    await until(lambda: members(second) == {1, 2})
+    assert first.core.offsets.committed("g", "T", 0) == 0
+    await elected.pairs.stop(second)
+    await until(lambda: is_master(first) and first.core.role.in_force.is_set())
+    assert await consumed_at(elected, first) == [b"1", b"2", b"3"]
 
 
 async def no_copy(_: MetadataCopy) -> None:

@@ -3,109 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
-from cometmq.client._pop.calls import ReceiptHandle, handles_of
+from cometmq.client._pop.calls import ReceiptHandle
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies.pop import (
-    BatchAck,
-    BatchAckMessageRequestBody,
-    MessageRequestMode,
-    SetMessageRequestModeRequestBody,
-)
+from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command
-from cometmq.protocol.headers.pop import (
-    AckMessageRequest,
-    PollingInfoRequest,
-    PollingInfoResponse,
-    PopMessageRequest,
-    PopMessageResponse,
-)
+from cometmq.protocol.headers.pop import PollingInfoRequest, PollingInfoResponse
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient
+from cometmq.store.backup import restore_backup, take_backup
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.checks.waiting import until
+from support.wire.pop_clients import GROUP, TOPIC, PopClient
 
-TOPIC, GROUP = "T", "G"
 FAST = {"flushDiskType": "ASYNC_FLUSH"}
-
-
-class Consumer:
-    """Pops and acknowledges at one broker."""
-
-    def __init__(self, client: RemotingClient, broker: Broker) -> None:
-        self._client = client
-        self._broker = broker
-
-    async def request(self, **fields: Any) -> Command:
-        header = PopMessageRequest(
-            **{
-                **{"consumer_group": GROUP, "topic": TOPIC, "queue_id": -1, "max_msg_nums": 32},
-                **{"invisible_time": 60_000, "poll_time": 0, "born_time": now_ms()},
-                **{"init_mode": 0, "exp": "*", "exp_type": "TAG"},
-                **fields,
-            }
-        )
-        return await self._client.call(
-            self._broker.address, RequestCode.POP_MESSAGE, header, timeout=LIMIT_S
-        )
-
-    async def pop(self, **fields: Any) -> list[tuple[StoredMessage, ReceiptHandle]]:
-        response = await self.request(**fields)
-        if response.code == ResponseCode.POLLING_TIMEOUT:
-            return []
-        assert response.code == 0, response
-        messages = decode_messages(response.body)
-        handles = handles_of(response.header(PopMessageResponse), messages, "pair")
-        return list(zip(messages, handles, strict=True))
-
-    async def ack(self, handle: ReceiptHandle) -> int:
-        header = AckMessageRequest(
-            consumer_group=GROUP,
-            topic=handle.topic(TOPIC, GROUP),
-            queue_id=handle.queue_id,
-            extra_info=handle.text,
-            offset=handle.offset,
-        )
-        response = await self._client.call(
-            self._broker.address, RequestCode.ACK_MESSAGE, header, timeout=LIMIT_S
-        )
-        return response.code
-
-    async def ack_together(self, *handles: ReceiptHandle) -> int:
-        """Acknowledge messages with one request, as the Java client does."""
-        acks = []
-        for handle in handles:
-            start = int(handle.text.split()[0])
-            bits = 1 << (handle.offset - start)
-            acks.append(
-                BatchAck(
-                    consumer_group=GROUP,
-                    topic=TOPIC,
-                    retry=handle.kind,
-                    start_offset=start,
-                    queue_id=handle.queue_id,
-                    revive_queue_id=int(handle.text.split()[3]),
-                    pop_time=handle.pop_time_ms,
-                    invisible_time=handle.invisible_ms,
-                    bit_set=bits.to_bytes(8, "little"),
-                )
-            )
-        body = BatchAckMessageRequestBody(broker_name="pair", acks=acks)
-        response = await self._client.call(
-            self._broker.address,
-            RequestCode.BATCH_ACK_MESSAGE,
-            body=body.encode(),
-            timeout=LIMIT_S,
-        )
-        return response.code
 
 
 @pytest.fixture
@@ -133,7 +53,7 @@ async def test_what_is_in_flight_goes_over_to_the_new_master(
     """What was acknowledged does not come again, the rest when its invisible time is over."""
     master = await prepared(pairs, 10)
     slave = await pairs.start("slave", **SLAVE, **FAST)
-    before = Consumer(client, master)
+    before = PopClient(client, master)
     popped = await before.pop(max_msg_nums=6, invisible_time=3_000)
     for _, handle in popped[:2]:
         assert await before.ack(handle) == 0
@@ -144,7 +64,7 @@ async def test_what_is_in_flight_goes_over_to_the_new_master(
     slave.core.role.change("ASYNC_MASTER", 0)
     await slave.core.role.in_force.wait()
 
-    after = Consumer(client, slave)
+    after = PopClient(client, slave)
     # The committed offset of the group follows from the log: only what was not popped comes now.
     assert [message.body for message, _ in await after.pop()] == [b"6", b"7", b"8", b"9"]
     assert await after.ack(popped[2][1]) == 0  # a receipt of the old master counts
@@ -168,7 +88,7 @@ async def test_a_batch_of_acknowledgements_has_redelivered_messages_too(
     """An item names the topic of the message, and whether the message was redelivered."""
     master = await prepared(pairs, 2, enableRetryTopicV2=second_form)
     figures = master.features.pop.figures
-    consumer = Consumer(client, master)
+    consumer = PopClient(client, master)
     assert len(await consumer.pop(invisible_time=1_000)) == 2
     popped: list[tuple[StoredMessage, ReceiptHandle]] = []
     async with asyncio.timeout(LIMIT_S):
@@ -204,13 +124,110 @@ async def test_a_stop_and_a_start_keep_what_is_in_flight(
     pairs: Pairs, client: RemotingClient
 ) -> None:
     master = await prepared(pairs, 4)
-    popped = await Consumer(client, master).pop(max_msg_nums=3, invisible_time=60_000)
+    popped = await PopClient(client, master).pop(max_msg_nums=3, invisible_time=60_000)
     await pairs.stop(master)
     master = await pairs.start("master", **FAST)
-    consumer = Consumer(client, master)
+    consumer = PopClient(client, master)
     assert [message.body for message, _ in await consumer.pop()] == [b"3"]
     assert [await consumer.ack(handle) for _, handle in popped] == [0, 0, 0]
     assert master.features.pop.figures().in_flight == 1
+
+
+async def test_a_new_master_that_does_not_know_the_group_yet_drops_nothing(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """Slaves copy groups and topics every ten seconds, and the retry topic with them."""
+    master = await pairs.start("master", **FAST)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+    slave = await pairs.start("slave", **SLAVE, **FAST)
+    await until(lambda: slave.core.topics.get(TOPIC))
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message(topic=TOPIC, body=b"0"))
+    await master.core.groups.create_all([GROUP])
+    assert len(await PopClient(client, master).pop(invisible_time=200)) == 1
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    await pairs.stop(master)
+    assert slave.core.groups.get(GROUP) is None
+    slave.core.role.change("ASYNC_MASTER", 0)
+    await until(lambda: slave.features.pop.figures().late_ms > 0)
+
+    consumer = PopClient(client, slave)
+    async with asyncio.timeout(LIMIT_S):
+        while not (found := await consumer.pop()):
+            await asyncio.sleep(0.05)
+    assert [message.body for message, _ in found] == [b"0"]
+
+
+async def test_a_slave_that_is_asked_to_pop_stores_nothing(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """It has the check points of its master, and only the master redelivers."""
+    master = await prepared(pairs, 1)
+    slave = await pairs.start("slave", **SLAVE, **FAST)
+    await PopClient(client, master).pop(invisible_time=100)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    await until(lambda: slave.core.topics.get(TOPIC) and slave.core.groups.get(GROUP))
+
+    response = await PopClient(client, slave).request()
+
+    assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not slave.features.pop.parts.get().check_points.is_loaded
+    await until(lambda: master.features.pop.figures().revived == 1)
+    await until(lambda: slave.core.store.written_to == master.core.store.written_to)
+    assert slave.features.pop.figures().revived == 0
+
+
+async def test_a_restored_backup_has_what_was_in_flight(
+    pairs: Pairs, client: RemotingClient, tmp_path: Path
+) -> None:
+    """Nothing is lost; what was acknowledged since is delivered again, as other messages are."""
+    master = await prepared(pairs, 6)
+    consumer = PopClient(client, master)
+    popped = await consumer.pop(max_msg_nums=4, invisible_time=2_000)
+    assert await consumer.ack(popped[0][1]) == 0
+    settings = master.core.store.settings
+    await asyncio.to_thread(take_backup, settings, tmp_path / "backup", now_ms=now_ms)
+    assert await consumer.ack(popped[1][1]) == 0
+    await pairs.stop(master)
+    await asyncio.to_thread(
+        restore_backup, tmp_path / "backup", replace(settings, root=tmp_path / "restored")
+    )
+
+    restored = await pairs.start("restored", **FAST)
+
+    bodies: list[bytes] = []
+
+    async def has_all() -> bool:
+        bodies.extend(message.body for message, _ in await PopClient(client, restored).pop())
+        return len(bodies) >= 5
+
+    async with asyncio.timeout(LIMIT_S):
+        while not await has_all():
+            await asyncio.sleep(0.05)
+    assert bodies[:2] == [b"4", b"5"]
+    assert sorted(bodies) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_operators_see_messages_in_flight_and_groups_that_mix_pulls_and_pops(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 6)
+    consumer, pop = PopClient(client, master), master.features.pop
+    await consumer.pop(max_msg_nums=1)
+    await consumer.pop(max_msg_nums=1)
+    figures = pop.figures()
+    assert (figures.in_flight, figures.check_points, figures.mixed) == (2, 2, [])
+    assert 0 <= figures.oldest_ms < 60_000
+    assert figures.behind_ms == 0
+
+    assert await pairs.consume(GROUP, TOPIC, 1) == [b"2"]
+    await consumer.pop(max_msg_nums=1)
+
+    async with AdminClient(pairs.name_server.address) as admin:
+        table = await admin.broker_runtime_info(master.address)
+    assert table["popMixedModes"] == f"{GROUP}@{TOPIC}"
+    assert table["popInFlight"] == "3"
 
 
 async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
@@ -219,7 +236,7 @@ async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
     master = await prepared(pairs, 6)
     address = pairs.name_server.address
     assert await pairs.consume(GROUP, TOPIC, 2) == [b"0", b"1"]
-    consumer = Consumer(client, master)
+    consumer = PopClient(client, master)
     body = SetMessageRequestModeRequestBody(
         topic=TOPIC, consumer_group=GROUP, mode=MessageRequestMode.POP
     ).encode()
@@ -245,7 +262,7 @@ async def test_ten_thousand_held_pops_get_one_message_each_and_the_rest_their_ti
     pairs: Pairs, client: RemotingClient
 ) -> None:
     master = await prepared(pairs, 0, popPollingSize="20000")
-    consumer = Consumer(client, master)
+    consumer = PopClient(client, master)
     count, served = 10_000, 50
     waiting = [
         asyncio.ensure_future(consumer.request(max_msg_nums=1, poll_time=60_000))

@@ -178,6 +178,7 @@ class Faults:
         process.ahead_ms += self._chance.below(2 * most_ms) - most_ms
         self._world.latest_ahead_ms = max(self._world.latest_ahead_ms, process.ahead_ms)
         self._world.note(f"clock {process.name} {process.ahead_ms}")
+        self._world.begin_term()
 
     async def kill_consumer(self) -> None:
         """Another member takes its place at once."""

@@ -50,6 +50,8 @@ class Layout:
     """Whether tasks write in producer sessions."""
     has_timers: bool = False
     """Whether a producer sends timer messages, and recalls some of them."""
+    has_pop: bool = False
+    """Whether two groups pop."""
     faults: tuple[str, ...] = ()
     """The only faults that happen; empty for all."""
 
@@ -99,15 +101,22 @@ LAYOUTS = (
     ),
 )
 
-ROUNDS = 3
-"""Of so many rounds of seeds through the clusters the first one has a job, and the second one timer
-messages. The histories of the others, and of planted bugs, do not depend on that."""
+ROUNDS = 6
+"""Of so many rounds of seeds through the clusters the first and the fourth one have a job, the
+second and the fifth one timer messages, and the last one groups that pop. The histories of the
+others, and of planted bugs, do not depend on that."""
 
 
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed chooses."""
     turn, number = divmod(seed, len(LAYOUTS))
-    return replace(LAYOUTS[number], has_job=turn % ROUNDS == 0, has_timers=turn % ROUNDS == 1)
+    kind = turn % ROUNDS
+    return replace(
+        LAYOUTS[number],
+        has_job=kind in (0, 3),
+        has_timers=kind in (1, 4),
+        has_pop=kind == ROUNDS - 1,
+    )
 
 
 STATIC = Layout(

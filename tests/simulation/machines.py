@@ -14,6 +14,7 @@ from cometmq.broker.core import Core
 from cometmq.broker.durability.group_commit import GroupCommit
 from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.replication.greeting import SlaveNames
+from cometmq.broker.role import Role
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.model import property_names as names
@@ -266,6 +267,7 @@ class BrokerMachine(Machine):
         """Boot, and start the process; what the one before had is gone."""
         self.broker = None
         super().start()
+        self.world.begin_term(self.broker_name)
 
     async def _run(self, process: Process) -> None:
         configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self.settings)
@@ -279,11 +281,17 @@ class BrokerMachine(Machine):
         self.broker.features.replication.master._needs_greeting = self.world.layout.needs_tickets
         if self.is_elected:
             role = self.broker.core.role
-            role.on_change(lambda: self.world.note(f"{role.name} {self.name}"))
-            self.world.note(f"{role.name} {self.name}")
+            role.on_change(lambda: self._note_role(process, role))
+            self._note_role(process, role)
         if self.world.layout.creates_topic and not self.is_slave:
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
             await self.broker.core.topics.create_all([config])
+
+    def _note_role(self, process: Process, role: Role) -> None:
+        self.world.note(f"{role.name} {self.name}")
+        self.world.begin_term(self.broker_name)
+        masters = self.world.masters[self.broker_name]
+        masters.discard(process) if role.is_slave else masters.add(process)
 
     async def stop(self, *, power: bool) -> None:
         """Stop the process as SIGTERM does; a store that cannot be closed is left as it is.

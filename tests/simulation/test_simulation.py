@@ -20,6 +20,7 @@ from cometmq.broker.failover.elected_role import ElectedRole
 from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
 from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.broker.failover.epochs.wire import MasterEpochs
+from cometmq.broker.pop.revive_log import ReviveLog
 from cometmq.broker.producer_sessions.sessions import ProducerSessions
 from cometmq.broker.replication.greeting import GREETING_BYTES, SlaveNames, Tickets
 from cometmq.broker.replication.slave import MasterConnection
@@ -31,6 +32,7 @@ from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.controller import broker_set, handler
 from cometmq.controller.broker_set import Heard
 from cometmq.controller.live_brokers import LiveBrokers
+from cometmq.remoting import Response
 from cometmq.store.lifecycle import set_aside
 from cometmq.store.lifecycle.recovery import Recovery
 from cometmq.store.queues.redispatch import Redispatched
@@ -40,6 +42,7 @@ from simulation.job import JOB_FAULTS
 from simulation.kernel import UNCLOSED
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import SimulatedCommit
+from simulation.poppers import POP_FAULTS
 from simulation.strangers import Stranger
 from simulation.timer_sends import TIMER_COUNTS
 from simulation.world import simulate
@@ -76,7 +79,7 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
         elections = sum(world["elections"] for world in here)
         print(f"{layout.name}: {len(here)} worlds, {elections} elections, {dict(faults)}")
         assert {name for name in faults if not name.startswith(STRANGER)} == (
-            Faults.counted(layout) | JOB_FAULTS | TIMER_COUNTS
+            Faults.counted(layout) | JOB_FAULTS | TIMER_COUNTS | POP_FAULTS
         )
         assert sum(world["acknowledged"] for world in here) > 20 * len(here)
         assert elections >= 2 * len(here) * bool(layout.controllers)
@@ -84,7 +87,8 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
 
 def test_a_seed_gives_the_same_history_in_every_process_and_build() -> None:
     # In 26 a slave forwards several sends at once; in 2554 a broker dies between a queue and a log.
-    seeds = [*range(len(LAYOUTS)), 26, 2554]
+    # In 45 and 52 groups pop.
+    seeds = [*range(len(LAYOUTS)), 26, 45, 52, 2554]
     here = [simulate(seed).digest() for seed in seeds]
     for hash_seed, build in (("1", {}), ("2", {"COMETMQ_BUILD": "interpreted"})):
         command = [sys.executable, str(REPLAY), "--digest", *map(str, seeds)]
@@ -182,8 +186,15 @@ def load_no_sessions(load: Any) -> Any:
     return forgotten
 
 
+def load_nothing_in_flight(load: Any) -> Any:
+    async def forgotten(self: ReviveLog) -> None:
+        self.is_loaded = True
+
+    return forgotten
+
+
 def respond_before_the_sync(respond: Any) -> Any:
-    return lambda self, request, log_offset_end, response: response
+    return lambda self, request, log_offset_end, response=None: response or Response()
 
 
 def find_no_copy(has: Any) -> Any:
@@ -235,6 +246,8 @@ class Planted:
     """Whether it shows only in producer sessions."""
     has_timers: bool = False
     """Whether it shows only in timer messages."""
+    has_pop: bool = False
+    """Whether it shows only in pops."""
 
     @classmethod
     def one(
@@ -336,6 +349,17 @@ PLANTED = {
     "delivers timer messages at the beginning of a slot": Planted.one(
         index, "_wanted_ms", want_at_once, "one broker", has_timers=True, finds="too soon: "
     ),
+    "forgets what is in flight with a restart": Planted.one(
+        *(ReviveLog, "_load", load_nothing_in_flight, "one broker"),
+        has_pop=True,
+        finds="again: ",
+    ),
+    "acknowledges a popped message before the sync": Planted.one(
+        *(DurabilityWait, "respond", respond_before_the_sync, "one broker"),
+        faults=CUTS,
+        has_pop=True,
+        finds="again: ",
+    ),
     "erases what was confirmed": Planted(
         (TRUSTS, (set_aside, "set_aside", keep_nothing)),
         ASYNCHRONOUS,
@@ -349,7 +373,11 @@ PLANTED = {
 def planted_layout(planted: Planted) -> Layout:
     found = next(layout for layout in LAYOUTS if layout.name == planted.layout)
     return replace(
-        found, faults=planted.faults, has_job=planted.has_job, has_timers=planted.has_timers
+        found,
+        faults=planted.faults,
+        has_job=planted.has_job,
+        has_timers=planted.has_timers,
+        has_pop=planted.has_pop,
     )
 
 

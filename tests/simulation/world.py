@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -53,6 +54,7 @@ from simulation.machines import (
     NameServerMachine,
 )
 from simulation.network import Network
+from simulation.poppers import Poppers
 from simulation.replacements import replaced
 from simulation.strangers import Stranger
 from simulation.timer_sends import ROLLED, TimerSends
@@ -105,6 +107,9 @@ class World:
         """Whether the operator moves queues now, and whether it begins no move."""
         self._lost = ""
         """The name of the broker whose master is lost; empty for none."""
+        self._terms: Counter[str] = Counter()
+        self.masters: dict[str, set[Process]] = defaultdict(set)
+        """The processes of each name that take themselves for elected, also those that died."""
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -162,6 +167,18 @@ class World:
     def living(self) -> list[Process]:
         """Return all processes that run."""
         return [process for process in self._processes if not process.is_dead]
+
+    def begin_term(self, broker_name: str = "") -> None:
+        """Note that another process may serve a name from now on, or that a clock has jumped."""
+        self._terms[broker_name] += 1
+
+    def term(self, broker_name: str) -> tuple[int, ...]:
+        """Return what stays the same while one process serves a name, and no clock jumps."""
+        return self._terms[broker_name], self._terms[""]
+
+    def has_two_masters(self, broker_name: str) -> bool:
+        """Return whether a broker does not know yet that another one was elected."""
+        return sum(not process.is_dead for process in self.masters[broker_name]) > 1
 
     def copy_of(self, machine: BrokerMachine) -> BrokerMachine:
         """Return a new machine whose disk has what another one's has now."""
@@ -400,6 +417,8 @@ class World:
             moving.append(clock.spawn(TimerSends(self, clock).run()))
         job = Job(self)
         writing = self.loop.create_task(job.run()) if self.layout.has_job else None
+        poppers = Poppers(self) if self.layout.has_pop else None
+        popping = None if poppers is None else self.loop.create_task(poppers.run())
         ends_s = self.loop.now_s + self.layout.load_s
         faults = Faults(self)
         while self.loop.now_s < ends_s:
@@ -419,6 +438,7 @@ class World:
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (
             (writing is not None and not writing.done())
+            or (poppers is not None and poppers.are_waiting())
             or self.history.missing()
             or self.history.undelivered()
             or self._lagging()
@@ -427,6 +447,11 @@ class World:
             if until_s - self.loop.now_s < SETTLE_S / 2:
                 self._elect_unclean()
             await asyncio.sleep(1.0)
+            if poppers is not None:
+                poppers.note_health(self._lagging())
+        if poppers is not None and popping is not None:
+            await popping
+            self.history.failures += poppers.finish()
         if self._lost:
             await self.process("auditor", self.new_ip()).spawn(self._read_again())
         await asyncio.sleep(6.0)  # offsets are committed every 5 s

@@ -124,7 +124,9 @@ def assemble(
     pulling = PullingFeature(
         core, durability, delay, timers, access.control, static_topics, offsets
     )
-    pop = PopFeature(core, durability, pulling, access.control, lambda: registration.known)
+    pop = PopFeature(
+        core, durability, pulling, access.control, forwards, lambda: registration.known
+    )
     sources = Sources(
         core,
         durability.commit,
@@ -150,7 +152,7 @@ def assemble(
         filter_servers=filter_servers,
         replication=replication,
         acting_master=ActingMasterFeature(
-            core, registration, replication, delay, timers, transactions
+            core, registration, replication, delay, timers, transactions, pop
         ),
         stats=StatsFeature(sources),
         clients=clients,

@@ -436,8 +436,9 @@ class BrokerSettings:
     """
 
     enable_remote_escape: bool = setting(False, key="enableRemoteEscape", remote=True)
-    """Whether a slave that acts as the master sends scheduled messages that are due, and undecided
-    half messages, to other brokers of their topics; else they wait for the master.
+    """Whether a slave that acts as the master sends scheduled messages that are due, undecided half
+    messages, and popped messages that are due, to other brokers of their topics; else they wait for
+    the master.
     """
 
     broker_heartbeat_interval_ms: int = setting(

@@ -9,6 +9,7 @@ elected, forwards requests, and responds as its master does:
                                         while it knows no master
     commits and queries of offsets      if the master gives no response, the slave takes commits,
                                         and responds with the offsets that it has
+    pops, acknowledgements of pops      the master alone knows what is in flight; it may hold a pop
 
 A forwarded request has a remark, and is not forwarded again: two slaves may take each other for the
 master for a moment.
@@ -87,7 +88,10 @@ class Forwarding:
         self._in_flight_bytes = 0
 
     def wrap(
-        self, handler: RequestHandler, unreached: RequestHandler | None = None
+        self,
+        handler: RequestHandler,
+        unreached: RequestHandler | None = None,
+        held_s: Callable[[Request], float] = lambda _: 0.0,
     ) -> RequestHandler:
         """Return a handler that forwards requests if it can, and else calls this one.
 
@@ -95,6 +99,7 @@ class Forwarding:
             handler: handles the requests of a master, and those that cannot be forwarded.
             unreached: handles a request to which the master gives no response; None if only a
                 master can.
+            held_s: returns for how long the master may hold a request.
         """
 
         def handle(request: Request) -> Response | Awaitable[Response | None] | None:
@@ -110,9 +115,11 @@ class Forwarding:
             ):
                 return handler(request)
             if unreached is not None and self._decided is not None and not self._decided.is_set():
-                return self._forward_once_decided(request, handler, unreached, self._decided)
+                return self._forward_once_decided(
+                    request, handler, unreached, self._decided, held_s(request)
+                )
             if master := self._role.master_address:
-                return self._forward(request, master, unreached)
+                return self._forward(request, master, unreached, held_s(request))
             return handler(request)
 
         return handle
@@ -123,6 +130,7 @@ class Forwarding:
         handler: RequestHandler,
         unreached: RequestHandler,
         decided: asyncio.Event,
+        held_s: float,
     ) -> Response | None:
         """Wait for the first decision of the controllers, then go on."""
         size = _size_of(request)
@@ -134,7 +142,7 @@ class Forwarding:
         finally:
             self._in_flight_bytes -= size
         if self._role.is_slave and (master := self._role.master_address):
-            return await self._forward(request, master, unreached)
+            return await self._forward(request, master, unreached, held_s)
         return await _finish(handler, request)
 
     def _lacks_signature(self, request: Request) -> bool:
@@ -146,7 +154,7 @@ class Forwarding:
         )
 
     async def _forward(
-        self, request: Request, master: str, unreached: RequestHandler | None
+        self, request: Request, master: str, unreached: RequestHandler | None, held_s: float
     ) -> Response | None:
         size = _size_of(request)
         self._in_flight_bytes += size
@@ -155,7 +163,7 @@ class Forwarding:
             response = await connection.call(
                 request.code,
                 body=request.body,
-                timeout=TIMEOUT_S,
+                timeout=TIMEOUT_S + held_s,
                 fields=request.command.fields,
                 remark=FORWARDED,
             )

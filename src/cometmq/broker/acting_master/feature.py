@@ -14,8 +14,10 @@ from cometmq.remoting.jobs import Job
 from cometmq.remoting.ports import ha_port
 
 if TYPE_CHECKING:
+    from cometmq.broker.acting_master.popped_messages import PoppedMessages
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.delay.feature import DelayFeature
+    from cometmq.broker.pop.feature import PopFeature
     from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.replication.feature import ReplicationFeature
     from cometmq.broker.timers.feature import TimersFeature
@@ -82,7 +84,7 @@ class ActingMasterFeature(BrokerFeature):
         core: of the broker.
         registration: knows the name servers.
         replication: hears the master; learns whether there is one.
-        delay, timers, transactions: have the messages that go to other brokers meanwhile.
+        delay, timers, transactions, pop: have the messages that go to other brokers meanwhile.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class ActingMasterFeature(BrokerFeature):
         delay: DelayFeature,
         timers: TimersFeature,
         transactions: TransactionsFeature,
+        pop: PopFeature,
     ) -> None:
         super().__init__(core)
         self._registration = registration
+        self._pop = pop
         self.acting: ActingMaster | None = None
         """None without ``enableSlaveActingMaster``."""
         if core.settings().enable_slave_acting_master:
@@ -108,6 +112,7 @@ class ActingMasterFeature(BrokerFeature):
                 delay=delay.delivery,
                 timers=timers.delivery.get(),
                 halves=transactions.half_queue,
+                popped=self._popped,
             )
 
     def serve(self, endpoint: Endpoint) -> Feature:
@@ -121,6 +126,12 @@ class ActingMasterFeature(BrokerFeature):
                 Job("check-master", self._check_s, self.acting.check, first_s=0.0),
             ],
         )
+
+    def _popped(self) -> PoppedMessages:
+        from cometmq.broker.acting_master.popped_messages import PoppedMessages
+
+        parts = self._pop.parts.get()
+        return PoppedMessages(self._core, parts.log_of_master(), parts.reviver)
 
     def _heartbeat_s(self) -> float:
         return self._core.settings().broker_heartbeat_interval_ms / 1000

@@ -2,6 +2,7 @@
 
     scheduled message    as its producer sent it, without the delay
     half message         as a half message, so that the other broker checks it
+    popped message       to the retry topic of its group
 
 Each goes to a broker that name servers show as a master with write permission. A broker that fails
 or refuses is passed over, until no other is left. A send without a response may be stored, and is
@@ -113,13 +114,29 @@ class OtherBrokers:
         properties = _without(half.properties, _OF_HALF) | {names.TRAN_MSG: "true"}
         await self._send(topic, half.record, properties, SysFlag.TRANSACTION_PREPARED)
 
+    async def send_popped(self, retry_topic: str, topic: str, record: RecordParts) -> None:
+        """Send a popped message to a retry topic, at a broker that has that or the popped topic.
+
+        Raises:
+            CometError: no such broker has stored it.
+        """
+        properties = _without(decode_properties(record.properties), _OF_THIS_BROKER)
+        await self._send(retry_topic, record, properties, 0, popped=topic)
+
     async def _send(
-        self, topic: str, record: RecordParts, properties: Mapping[str, str], flag: int
+        self,
+        topic: str,
+        record: RecordParts,
+        properties: Mapping[str, str],
+        flag: int,
+        popped: str = "",
     ) -> None:
         failure: CometError = CometError(f"topic {topic[:300]} has no other broker")
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 targets = await self._targets(topic)
+                if not targets and popped:
+                    targets = [each._replace(queues=1) for each in await self._targets(popped)]
                 self._sent += 1
                 for number in range(min(len(targets), BROKERS_MAX)):
                     target = targets[(self._sent + number) % len(targets)]

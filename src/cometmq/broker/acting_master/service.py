@@ -6,10 +6,11 @@ master without write permission. That slave then
     scheduled messages     sends those that are due to other brokers of their topics
     timer messages         too
     transactions           sends undecided half messages to other brokers of their topics
+    popped messages        sends those that are due to their retry topics at other brokers
 
 if ``enableRemoteEscape=true``; else all wait for the master. What it has sent is in its schedule
-offsets, its passed slots and the committed offsets of the half queue, which the master takes over
-when it returns.
+offsets, its passed slots and the committed offsets of the half queue and of the revive group, which
+the master takes over when it returns.
 
 It acts if no name server has a master or a smaller id, and the master has sent nothing for two
 heartbeats of the log's connection: a master that only lost its name servers goes on delivering. It
@@ -44,9 +45,12 @@ from cometmq.system.settings import ADDRESS
 
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.other_brokers import OtherBrokers
+    from cometmq.broker.acting_master.popped_messages import PoppedMessages
 
 log = logging.getLogger(__name__)
 
+POPPED_S: Final = 1.0
+"""How often it is looked for popped messages that are due."""
 RETURN_S: Final = 30.0
 """How long a slave waits for a master that has announced itself."""
 _NAME_SERVERS: Final = "name servers"
@@ -61,6 +65,7 @@ class ActingMaster:
         hears_master: returns whether the master has sent something within this many seconds.
         delay, timers, halves: the scheduled messages, timer messages and half messages of this
             broker.
+        popped: returns what its log says of popped messages.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class ActingMaster:
         delay: ScheduledDelivery,
         timers: TimerDelivery,
         halves: HalfQueue,
+        popped: Callable[[], PoppedMessages],
     ) -> None:
         self._role = core.role
         self._client = core.client
@@ -81,6 +87,7 @@ class ActingMaster:
         self._delay = delay
         self._timers = timers
         self._halves = halves
+        self._popped = popped
         self._tasks = Supervisor("acting-master")
         self._changing = asyncio.Lock()
         self.has_master = False
@@ -95,8 +102,8 @@ class ActingMaster:
         """The number of the last request for the members, and of the last whose response counts."""
         self._is_stopped = False
         self._ended = asyncio.Event()
-        self._sending: asyncio.Task[None] | None = None
-        """Sends half messages."""
+        self._sending: list[asyncio.Task[None]] = []
+        """Send half messages, and popped messages."""
         self.is_acting = False
         """Whether this slave acts as the master now."""
         self._failures = FailureLog(
@@ -165,17 +172,28 @@ class ActingMaster:
         self._timers.start(others.send_scheduled)
         self.is_acting = True
         self._ended.clear()
-        self._sending = self._tasks.spawn(self._send_halves(others), "send-half-messages")
+        self._sending = [
+            self._tasks.spawn(self._send_halves(others), "send-half-messages"),
+            self._tasks.spawn(self._send_popped(others), "send-popped-messages"),
+        ]
 
     async def _send_halves(self, others: OtherBrokers) -> None:
         from cometmq.broker.acting_master.half_messages import send_undecided
 
-        while not self._ended.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings().transaction_check_interval_ms / 1000):
-                    await self._ended.wait()
-                return
+        while await self._still_acts(self._settings().transaction_check_interval_ms / 1000):
             await send_undecided(self._halves, others.send_half, self._ended.is_set)
+
+    async def _send_popped(self, others: OtherBrokers) -> None:
+        popped = self._popped()
+        while await self._still_acts(POPPED_S):
+            await popped.send_due(others, self._ended.is_set)
+
+    async def _still_acts(self, pause_s: float) -> bool:
+        """Wait; return whether this broker still acts as the master then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._ended.wait()
+        return not self._ended.is_set()
 
     async def _end(self, reason: str) -> None:
         """End to act as the master; return when what is being sent is sent."""
@@ -186,9 +204,9 @@ class ActingMaster:
         self._ended.set()
         await self._delay.finish()
         await self._timers.finish()
-        if self._sending is not None:
-            await asyncio.wait([self._sending])
-            self._sending = None
+        if self._sending:
+            await asyncio.wait(self._sending)
+            self._sending = []
             self._halves.unload()
 
     async def stop(self) -> None:

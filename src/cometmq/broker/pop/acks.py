@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable
+from typing import Final
 
 from cometmq.broker.checks import check_number, sent_to_slave
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
-from cometmq.broker.pop.orders import IGNORED, UNKNOWN, Orders
+from cometmq.broker.pop.orders import IGNORED, UNKNOWN
+from cometmq.broker.pop.part import PopPart, PopState
 from cometmq.broker.pop.pops import INVISIBLE_MS_MAX
 from cometmq.broker.pop.receipts import (
     ORDERED,
@@ -48,12 +49,6 @@ from cometmq.remoting import Request, Response, Supervisor
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.slices import decode, decode_at_once
 
-if TYPE_CHECKING:
-    from cometmq.broker.core import Core
-    from cometmq.broker.durability.wait import DurabilityWait
-    from cometmq.broker.pop.held_pops import HeldPops
-    from cometmq.broker.pop.revive_log import ReviveLog
-
 RECORDS_MAX: Final = 256
 """Check points whose acknowledgements are stored with one write."""
 EARLY_MS: Final = 5_000
@@ -73,37 +68,11 @@ class _Write:
         self.attempts = 0
 
 
-class AckHandler:
-    """Handles acknowledgements, and changes of invisible times.
+class AckHandler(PopPart):
+    """Handles acknowledgements, and changes of invisible times."""
 
-    Args:
-        core: of the broker.
-        check_points: where they are stored.
-        orders: the ordered pops.
-        held: pops that wait for a queue which is blocked.
-        durability: what responses wait for.
-        changed: called when check points were added.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        check_points: ReviveLog,
-        orders: Orders,
-        held: HeldPops,
-        durability: DurabilityWait,
-        changed: Callable[[], object],
-    ) -> None:
-        self._store = core.store
-        self._topics = core.topics
-        self._offsets = core.offsets
-        self._role = core.role
-        self._clock = core.clock
-        self._log = check_points
-        self._orders = orders
-        self._held = held
-        self._durability = durability
-        self._changed = changed
+    def __init__(self, state: PopState) -> None:
+        super().__init__(state)
         self._write: _Write | None = None
         self.ack = with_prerequisites(self._ack)
         """Handles ACK_MESSAGE."""

@@ -22,6 +22,7 @@ cdef class CheckPoint:
 cdef class PoppedQueue:
     cdef public dict check_points
     cdef public long long in_flight
+    cdef public long long pulled
 
 
 cdef class CheckPoints:

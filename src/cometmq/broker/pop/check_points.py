@@ -126,12 +126,14 @@ class CheckPoint:
 class PoppedQueue:
     """What a group has popped from one queue."""
 
-    __slots__ = ("check_points", "in_flight")
+    __slots__ = ("check_points", "in_flight", "pulled")
 
     def __init__(self) -> None:
         self.check_points: dict[tuple[int, int], CheckPoint] = {}
         self.in_flight = 0
         """How many messages are not acknowledged."""
+        self.pulled = -1
+        """Up to where the group had pulled at its last pop; -1 before that."""
 
 
 class CheckPoints:
@@ -173,7 +175,11 @@ class CheckPoints:
         return pop_ms
 
     def add(self, point: CheckPoint, now_ms: int) -> None:
-        """Keep a check point until its last message is acknowledged."""
+        """Keep a check point until its last message is acknowledged.
+
+        It is due after its invisible time at the latest: the clock of the broker that has popped
+        may be ahead of this one.
+        """
         key = (point.group, point.topic, point.queue_id)
         queue = self._queues.get(key)
         if queue is None:
@@ -183,7 +189,7 @@ class CheckPoints:
         queue.in_flight += left
         self.in_flight += left
         self._count += 1
-        self.delay(point, point.due_ms, now_ms)
+        self.delay(point, min(point.due_ms, now_ms + point.invisible_ms), now_ms)
 
     def acknowledge(self, point: CheckPoint, bits: int) -> bool:
         """Note that messages are acknowledged; return whether the check point is gone with that."""

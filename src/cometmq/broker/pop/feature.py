@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.address import Endpoint
@@ -13,8 +13,8 @@ from cometmq.broker.life import BrokerFeature
 from cometmq.model.errors import CometError
 from cometmq.model.topic import revive_topic
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import Connection, Supervisor, check
-from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting import Connection, Request, Supervisor, check
+from cometmq.remoting.features import Deferred, Feature, Routes
 from cometmq.remoting.jobs import Job, every
 from cometmq.remoting.slices import decode
 from cometmq.system.failure_log import FailureLog
@@ -22,6 +22,7 @@ from cometmq.system.failure_log import FailureLog
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.durability.feature import DurabilityFeature
+    from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.pop.parts import PopParts
     from cometmq.broker.pulling.feature import PullingFeature
 
@@ -33,6 +34,7 @@ ORDERS_S: Final = 5.0
 DROP_ORDERS_S: Final = 60.0
 COPY_MODES_S: Final = 10.0
 COPY_TIMEOUT_S: Final = 5.0
+_DIGITS_MAX: Final = 19
 
 
 class PopFigures(NamedTuple):
@@ -50,6 +52,14 @@ class PopFigures(NamedTuple):
     """Messages that were stored again."""
     dropped: int = 0
     """Messages that were gone when they were due."""
+    check_points_max: int = 0
+    """Pops find nothing if there are as many."""
+    oldest_ms: int = 0
+    """How long ago the oldest of the messages in flight was popped."""
+    behind_ms: int = 0
+    """How late the first message is that is visible again and not redelivered."""
+    mixed: Sequence[tuple[str, str]] = ()
+    """Groups and topics whose messages some members pull while others pop them."""
 
 
 class PopFeature(BrokerFeature):
@@ -60,6 +70,7 @@ class PopFeature(BrokerFeature):
         durability: what acknowledgements wait for.
         pulling: notifies of messages.
         access: checks pops that have waited; None without access control.
+        forwarding: forwards requests to the elected master; None without a controller.
         name_servers: returns the addresses of the name servers.
     """
 
@@ -69,9 +80,11 @@ class PopFeature(BrokerFeature):
         durability: DurabilityFeature,
         pulling: PullingFeature,
         access: AccessControl | None,
+        forwarding: Forwarding | None,
         name_servers: Callable[[], Iterable[str]],
     ) -> None:
         super().__init__(core)
+        self._forwarding = forwarding
         self._durability = durability.wait
         self._arrivals = pulling.arrivals
         self._access = access
@@ -115,6 +128,7 @@ class PopFeature(BrokerFeature):
         if parts is None:
             return PopFigures()
         points, reviver = parts.check_points.points, parts.reviver
+        now_ms, oldest_ms = self._core.clock.now_ms(), parts.check_points.oldest_pop_ms()
         return PopFigures(
             check_points=len(points),
             in_flight=points.in_flight,
@@ -123,6 +137,10 @@ class PopFeature(BrokerFeature):
             acknowledged=parts.acks.acked,
             revived=reviver.revived,
             dropped=reviver.dropped,
+            check_points_max=parts.settings().pop_check_points_max,
+            oldest_ms=0 if oldest_ms is None else max(now_ms - oldest_ms, 0),
+            behind_ms=reviver.behind_ms(now_ms),
+            mixed=parts.pops.mixed.found(now_ms),
         )
 
     def in_flight(self, group: str, topic: str, queue_id: int) -> int:
@@ -152,15 +170,23 @@ class PopFeature(BrokerFeature):
         parts = self.parts
         if (made := parts.made()) is not None:
             made.check_points.store_host = endpoint.store_host
+        of_master: Routes = {
+            RequestCode.POP_MESSAGE: parts.handler(lambda p: p.pops.pop),
+            RequestCode.NOTIFICATION: parts.handler(lambda p: p.notifications.notify),
+            RequestCode.ACK_MESSAGE: parts.handler(lambda p: p.acks.ack),
+            RequestCode.BATCH_ACK_MESSAGE: parts.handler(lambda p: p.acks.ack_batch),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: parts.handler(lambda p: p.acks.change),
+        }
+        if (forwarding := self._forwarding) is not None:
+            of_master = {
+                code: forwarding.wrap(handler, unreached=handler, held_s=_poll_s)
+                for code, handler in of_master.items()
+            }
         return Feature(
             {
-                RequestCode.POP_MESSAGE: parts.handler(lambda p: p.pops.pop),
+                **of_master,
                 RequestCode.PEEK_MESSAGE: parts.handler(lambda p: p.pops.peek),
-                RequestCode.NOTIFICATION: parts.handler(lambda p: p.notifications.notify),
                 RequestCode.POLLING_INFO: parts.handler(lambda p: p.notifications.info),
-                RequestCode.ACK_MESSAGE: parts.handler(lambda p: p.acks.ack),
-                RequestCode.BATCH_ACK_MESSAGE: parts.handler(lambda p: p.acks.ack_batch),
-                RequestCode.CHANGE_MESSAGE_INVISIBLETIME: parts.handler(lambda p: p.acks.change),
                 RequestCode.QUERY_ASSIGNMENT: parts.handler(lambda p: p.assignment.query),
                 RequestCode.SET_MESSAGE_REQUEST_MODE: parts.exclusive(
                     lambda p: p.assignment.set_mode
@@ -201,8 +227,14 @@ class PopFeature(BrokerFeature):
                 await asyncio.sleep(LOAD_RETRY_S)
 
     def before_truncation(self, log_end: int) -> None:
-        """Forget what is in flight: its newest records may be truncated."""
+        """Forget what is in flight: its newest records may be truncated.
+
+        Raises:
+            StoreError: committed offsets cannot be written.
+        """
         self._unload()
+        if self._has_records() and self.parts.get().check_points.take_back(log_end):
+            self._core.persist_offsets()
 
     def _unload(self) -> None:
         if (parts := self.parts.made()) is not None:
@@ -221,6 +253,7 @@ class PopFeature(BrokerFeature):
         points = self.parts.get().check_points
         if not points.is_loaded:
             await self._load()
+        await points.follow_clock()
         await points.read_new()
         points.maintain()
 
@@ -288,3 +321,12 @@ class PopFeature(BrokerFeature):
         finally:
             self._orders_file.close()
             self._modes_file.close()
+
+
+def _poll_s(request: Request) -> float:
+    """Return for how long a request may be held."""
+    from cometmq.broker.pop.held_pops import POLL_MS_MAX
+
+    text = request.command.fields.get("pollTime", "")
+    is_number = text.isdecimal() and len(text) < _DIGITS_MAX
+    return min(int(text), POLL_MS_MAX) / 1000 if is_number else 0.0

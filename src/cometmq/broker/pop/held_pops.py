@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cometmq.broker.pop.config import PopSettings
     from cometmq.broker.pulling.arrivals import Arrivals
 
+POLL_MS_MAX: Final = 300_000
 _QUEUES_LEFT: Final = 64
 
 

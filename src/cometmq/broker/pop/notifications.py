@@ -6,11 +6,9 @@ with it. Source: NotificationProcessor and PollingInfoProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from cometmq.broker.pop.held_pops import NOTIFICATION, HeldPop, HeldPops, PollingFullError
-from cometmq.broker.pop.orders import Orders
-from cometmq.broker.pop.pops import POLL_MS_MAX, QUEUES_AT_ONCE, PopHandler
+from cometmq.broker.pop.held_pops import NOTIFICATION, POLL_MS_MAX, HeldPop, PollingFullError
+from cometmq.broker.pop.part import PopPart, PopState
+from cometmq.broker.pop.pops import QUEUES_AT_ONCE, PopHandler
 from cometmq.broker.pop.receipts import retry_topic_of
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.headers.pop import (
@@ -21,9 +19,6 @@ from cometmq.protocol.headers.pop import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.connection import respond_with_failure
-
-if TYPE_CHECKING:
-    from cometmq.broker.core import Core
 
 
 class _Notification(HeldPop):
@@ -59,24 +54,17 @@ class _Notification(HeldPop):
             respond_with_failure(self.request, problem)
 
 
-class NotificationHandler:
+class NotificationHandler(PopPart):
     """Handles notifications.
 
     Args:
-        core: of the broker.
+        state: what it shares with the other handlers.
         pops: checks what they name.
-        held: the held pops.
-        orders: the ordered pops.
     """
 
-    def __init__(self, core: Core, pops: PopHandler, held: HeldPops, orders: Orders) -> None:
-        self._store = core.store
-        self._topics = core.topics
-        self._offsets = core.offsets
-        self._clock = core.clock
+    def __init__(self, state: PopState, pops: PopHandler) -> None:
+        super().__init__(state)
         self._pops = pops
-        self._held = held
-        self._orders = orders
         self.notify = with_prerequisites(self._notify)
         """Handles NOTIFICATION."""
         self.info = with_prerequisites(self._info)

@@ -58,6 +58,13 @@ class Order(msgspec.Struct):
         """Return when a message is visible again."""
         return self.visible.get(offset, self.pop_ms + self.invisible_ms)
 
+    def follow_clock(self, now_ms: int) -> None:
+        """Move the times back as the clock was set back since the last use, if it was."""
+        back_ms = self.used_ms - now_ms
+        if back_ms > 0:
+            self.visible = {each: self.visible_ms(each) - back_ms for each in self.offsets()}
+            self.used_ms = now_ms
+
     def blocked_to_ms(self, now_ms: int) -> int:
         """Return until when the queue is blocked; 0 if it is not."""
         return max(
@@ -120,7 +127,10 @@ class Orders:
 
     def find(self, group: str, topic: str, queue_id: int) -> Order | None:
         """Return what the last ordered pop of a queue has delivered."""
-        return self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        order = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if order is not None:
+            order.follow_clock(self._clock.now_ms())
+        return order
 
     def blocked_to_ms(self, group: str, topic: str, queue_id: int, attempt: str | None) -> int:
         """Return until when a queue is blocked; 0 if a pop may read it now."""

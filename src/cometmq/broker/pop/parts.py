@@ -11,6 +11,7 @@ from cometmq.broker.pop.config import PopSettings
 from cometmq.broker.pop.held_pops import HeldPops
 from cometmq.broker.pop.notifications import NotificationHandler
 from cometmq.broker.pop.orders import Orders
+from cometmq.broker.pop.part import PopState
 from cometmq.broker.pop.pops import PopHandler
 from cometmq.broker.pop.request_modes import RequestModes
 from cometmq.broker.pop.revive_log import ReviveLog
@@ -30,7 +31,7 @@ class PopParts:
 
     Args:
         core: of the broker.
-        durability: what acknowledgements wait for.
+        durability: what responses wait for.
         arrivals: notify of messages.
         access: checks pops that have waited; None without access control.
         name_servers: returns the addresses of the name servers.
@@ -51,20 +52,10 @@ class PopParts:
         orders_file: JsonFile,
         modes_file: JsonFile,
     ) -> None:
-        settings = core.configuration.reader_of(PopSettings)
-        topic = revive_topic(core.settings().broker_cluster_name)
-        known = core.topics.get(topic)
-        wanted = settings().revive_queue_num
-        self.check_points = ReviveLog(
-            core.store,
-            core.offsets,
-            clock=core.clock,
-            cold_reads=core.cold_reads,
-            topic=topic,
-            # A store may have more than are set.
-            queues=wanted if known is None else max(wanted, known.write_queue_nums),
-            broker_name=core.settings().broker_name,
-        )
+        self._core = core
+        self.settings = settings = core.configuration.reader_of(PopSettings)
+        """Returns the current settings."""
+        self.check_points = self._new_log(lambda: not core.role.is_slave)
         """What is in flight."""
         self.orders = Orders(orders_file, clock=core.clock)
         """The ordered pops."""
@@ -76,11 +67,38 @@ class PopParts:
         """The held pops."""
         self.reviver = Reviver(core, self.check_points, settings, durability.begin)
         """Redelivers what is not acknowledged in time."""
-        changed = self.reviver.schedule
-        self.check_points.on_load = self.check_points.on_added = changed
-        self.pops = PopHandler(
-            core, self.check_points, self.held, self.orders, settings, changed, access
+        self.check_points.on_load = self.check_points.on_added = self.reviver.schedule
+        state = PopState(
+            core,
+            self.check_points,
+            self.orders,
+            self.held,
+            durability,
+            settings,
+            access,
+            self.reviver.schedule,
         )
-        self.acks = AckHandler(core, self.check_points, self.orders, self.held, durability, changed)
-        self.notifications = NotificationHandler(core, self.pops, self.held, self.orders)
+        self.pops = PopHandler(state)
+        self.acks = AckHandler(state)
+        self.notifications = NotificationHandler(state, self.pops)
         self.assignment = AssignmentHandler(core, Routes(core, name_servers), self.modes, settings)
+
+    def log_of_master(self) -> ReviveLog:
+        """Return what the log of a slave says is in flight; not for records of its own."""
+        return self._new_log(lambda: True)
+
+    def _new_log(self, may_load: Callable[[], bool]) -> ReviveLog:
+        core = self._core
+        topic = revive_topic(core.settings().broker_cluster_name)
+        known, wanted = core.topics.get(topic), self.settings().revive_queue_num
+        return ReviveLog(
+            core.store,
+            core.offsets,
+            clock=core.clock,
+            cold_reads=core.cold_reads,
+            may_load=may_load,
+            topic=topic,
+            # A store may have more than are set.
+            queues=wanted if known is None else max(wanted, known.write_queue_nums),
+            broker_name=core.settings().broker_name,
+        )

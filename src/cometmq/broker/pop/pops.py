@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cometmq.broker.checks import check_number, invalid, sent_to_slave
 from cometmq.broker.filters.subscriptions import PARSE_FAILED, matcher_of
 from cometmq.broker.pop.check_points import CheckPoint
-from cometmq.broker.pop.held_pops import HeldPop, HeldPops
-from cometmq.broker.pop.orders import Orders
+from cometmq.broker.pop.held_pops import POLL_MS_MAX, HeldPop
+from cometmq.broker.pop.mixed_modes import MixedModes
+from cometmq.broker.pop.part import PopPart, PopState
 from cometmq.broker.pop.receipts import (
     NORMAL,
     ORDERED,
@@ -51,16 +52,9 @@ from cometmq.store.message_store import bring_in
 from cometmq.store.queues.batch_topics import holds_batches
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
 
-if TYPE_CHECKING:
-    from cometmq.broker.access.control import AccessControl
-    from cometmq.broker.core import Core
-    from cometmq.broker.pop.config import PopSettings
-    from cometmq.broker.pop.revive_log import ReviveLog
-
 COUNT_MAX: Final = 32
 LATE_MS: Final = 500
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3_600_000
-POLL_MS_MAX: Final = 300_000
 FROM_MAX: Final = 1
 COLD_READS_MAX: Final = 6
 QUEUES_AT_ONCE: Final = 256
@@ -142,44 +136,20 @@ class Pop(HeldPop):
             respond_with_failure(self.request, problem)
 
 
-class PopHandler:
-    """Handles pops.
+class PopHandler(PopPart):
+    """Handles pops."""
 
-    Args:
-        core: of the broker.
-        check_points: where they are stored.
-        held: the held pops.
-        orders: the ordered pops.
-        settings: returns the current settings.
-        changed: called when check points were added.
-        access: checks pops again that have waited, if accounts have changed meanwhile.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        check_points: ReviveLog,
-        held: HeldPops,
-        orders: Orders,
-        settings: Callable[[], PopSettings],
-        changed: Callable[[], object],
-        access: AccessControl | None,
-    ) -> None:
-        self._core = core
-        self._store = core.store
+    def __init__(self, state: PopState) -> None:
+        super().__init__(state)
+        core = self._core
         self._reader = core.store.reader
-        self._topics = core.topics
         self._groups = core.groups
-        self._offsets = core.offsets
         self._cold_reads = core.cold_reads
-        self._clock = core.clock
         self._stats = core.stats
-        self._log = check_points
-        self._held = held
-        self._orders = orders
-        self._settings = settings
-        self._changed = changed
-        self._access = access
+        self._settings = state.settings
+        self._access = state.access
+        self.mixed = MixedModes()
+        """Groups that pull and pop a topic."""
         self._tasks = Supervisor("pop")
         self.pop = with_prerequisites(self._pop)
         """Handles POP_MESSAGE."""
@@ -260,9 +230,11 @@ class PopHandler:
         check_number("maxMsgNums", header.max_msg_nums, 0, COUNT_MAX)
         check_number("invisibleTime", header.invisible_time, 0, INVISIBLE_MS_MAX)
         matcher = self._matcher(header)
-        self._log.require_loaded()
-        if self._core.role.is_slave:
+        if self._role.is_slave:
             raise sent_to_slave()
+        if (refusal := self._durability.refusal) is not None:
+            raise refusal  # another master may have been elected, and have delivered these messages
+        self._log.require_loaded()
         self._store.appender.finish_deferred()
         now_ms = self._clock.now_ms()
         reading, pop.read_before = pop.read_before, None
@@ -301,6 +273,8 @@ class PopHandler:
     def _hold(self, pop: Pop, now_ms: int, blocked_to_ms: int) -> bool:
         if pop.header.poll_time <= 0 or pop.request.connection.closed:
             return False
+        # A clock that was set back does not hold it for longer.
+        pop.ends_ms = min(pop.ends_ms, now_ms + min(pop.header.poll_time, POLL_MS_MAX))
         if not self._held.hold(pop, now_ms):
             return False
         if blocked_to_ms and blocked_to_ms < pop.ends_ms:
@@ -554,6 +528,7 @@ class PopHandler:
                 ) from problem
             for each in reading.taken:
                 self._offsets.commit(group, each.topic, each.queue_id, each.found.next_begin_offset)
+                self._compare_pulls(group, each.topic, each.queue_id, now_ms)
             self._changed()
             response = self._response(pop, reading, pop_ms, queue)
         for each in reading.taken:
@@ -562,6 +537,15 @@ class PopHandler:
         if reading.rest > 0 and pop.was_held:
             self._held.notify(group, pop.name)
         return response
+
+    def _compare_pulls(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
+        """Note a group that has pulled since its last pop, whose messages are in flight still."""
+        queue = self._log.points.queue(group, topic, queue_id)
+        if queue is not None:
+            pulled = self._offsets.pulled(group, topic, queue_id) or 0
+            if queue.pulled not in (-1, pulled):
+                self.mixed.note(group, topic, now_ms)
+            queue.pulled = pulled
 
     def _revive_queue(self, invisible_ms: int) -> int:
         """Return the queue of the revive topic for an invisible time."""
@@ -666,7 +650,8 @@ class PopHandler:
         """Return what a pop would deliver, and take nothing."""
         header = request.header(PeekMessageRequest)
         self.check(header.topic, header.consumer_group, header.queue_id, header.max_msg_nums)
-        self._log.require_loaded()
+        if not self._role.is_slave:
+            self._log.require_loaded()
         pop = Pop(
             self,
             request,

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 import msgspec
 
+from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
@@ -60,6 +61,8 @@ EARLY_ACKS_MAX: Final = 100_000
 """Acknowledgements that wait for the check points which a broker of RocketMQ has delayed."""
 EARLY_MS: Final = 5_000
 """How long they wait beyond the invisible time."""
+CLOCK_MS: Final = 1_000
+"""A clock that was set back by less delays what is in flight by less than that."""
 FOREIGN_MS: Final = 2_000
 """RocketMQ's acknowledgements may be stored so long behind the end of the invisible time."""
 
@@ -86,6 +89,7 @@ class ReviveLog:
         topic: the revive topic.
         queues: the number of its queues.
         broker_name: the name of this broker, which its records carry.
+        may_load: returns whether they may be loaded: a slave stores nothing of its own.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ReviveLog:
         store: MessageStore,
         offsets: OffsetStore,
         *,
+        may_load: Callable[[], bool],
         clock: Clock,
         cold_reads: ColdReads,
         topic: str,
@@ -103,6 +108,7 @@ class ReviveLog:
         self._offsets = offsets
         self._clock = clock
         self._cold_reads = cold_reads
+        self._may_load = may_load
         self.topic = topic
         self.broker_name = broker_name
         self._broker_json = msgspec.json.encode(broker_name)
@@ -123,6 +129,8 @@ class ReviveLog:
         """Called when a check point was read that another broker has stored."""
         self._term = 0
         """Counts how often they were forgotten."""
+        self._clock_ms = 0
+        """The clock when it was last looked at."""
         self._loading = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._forget()
@@ -334,9 +342,12 @@ class ReviveLog:
 
         Raises:
             StoreError, ResponseError: the disk cannot read, or queues lack records of the log, or
-                the role has changed meanwhile; the next call tries again.
+                this broker is a slave, or the role has changed meanwhile; the next call tries
+                again.
         """
         async with self._loading:
+            if not self._may_load():
+                raise sent_to_slave()
             if not self.is_loaded:
                 self._forget()
                 await self._load()
@@ -448,7 +459,7 @@ class ReviveLog:
             return
         self._keep(point, point.record_offset, now_ms)
         if found.is_foreign:
-            self.points.delay(point, max(point.due_ms, now_ms) + FOREIGN_MS, now_ms)
+            self.points.delay(point, max(point.visible_ms, now_ms) + FOREIGN_MS, now_ms)
         early = self._early.get((*key, point.start, point.pop_ms))
         if early is not None:
             self._drop_early(early)
@@ -463,6 +474,50 @@ class ReviveLog:
             return
         for offset in ack.offsets:
             self.settle(point, point.bit_of(offset))
+
+    def take_back(self, log_end: int) -> int:
+        """Move offsets of groups back whose check points are about to be truncated.
+
+        Else the group would skip these messages, should this broker become the master again before
+        it has copied the offset of the group.
+
+        A check point that only was stored again is behind others, and moves nothing.
+
+        Args:
+            log_end: where the log is about to end.
+
+        Returns:
+            How many check points that were.
+        """
+        points = sorted(self._truncated(log_end), key=lambda point: point.start, reverse=True)
+        count = 0
+        for point in points:
+            key = point.group, point.topic, point.queue_id
+            if point.start < (self._offsets.committed(*key) or 0) <= point.end:
+                self._offsets.commit(*key, point.start)
+                count += 1
+        return count
+
+    def _truncated(self, log_end: int) -> Iterator[CheckPoint]:
+        """Yield the check points behind an end of the log."""
+        for queue in self._queues:
+            start = self._store.end_at(self.topic, queue, log_end)
+            for unit in self._store.written_units(self.topic, queue, start):
+                data = self._store.written_record_at(*unit)
+                try:
+                    found = None if data is None else read_record(split_record(data))
+                except ProtocolError:
+                    continue
+                if isinstance(found, StoredCheckPoint) and found.broker_name == self.broker_name:
+                    yield found.point
+
+    def oldest_pop_ms(self) -> int | None:
+        """Return when the message was popped that is in flight for longest; None for none.
+
+        One that was stored again since counts only if all others were, too.
+        """
+        first = (next(iter(live.values()), None) for live in self._live.values())
+        return min((one.pop_ms for one in first if isinstance(one, CheckPoint)), default=None)
 
     # --- maintenance ----------------------------------------------------------------------------
 
@@ -481,6 +536,21 @@ class ReviveLog:
         for queue, live in self._live.items():
             self._store_again(queue, live, now_ms)
         self.commit_base()
+
+    async def follow_clock(self) -> None:
+        """Let nothing be invisible for longer than its invisible time if the clock was set back."""
+        before_ms, now_ms = self._clock_ms, self._clock.now_ms()
+        self._clock_ms = now_ms
+        if now_ms >= before_ms - CLOCK_MS:
+            return
+        points, slices = self.points, Slices()
+        for queue in list(points.queues().values()):
+            for key, point in list(queue.check_points.items()):
+                last_ms = now_ms + point.invisible_ms
+                if point.visible_ms > last_ms and queue.check_points.get(key) is point:
+                    points.delay(point, last_ms, now_ms)
+                await slices.pause()
+        self.on_added()
 
     def commit_base(self) -> None:
         """Commit the last record of each queue that counts no more."""

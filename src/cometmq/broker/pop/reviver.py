@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 SLOW_MAX: Final = 64
 """Check points that wait for the disk or for a topic at a time; further ones are tried later."""
+UNKNOWN_MS: Final = 600_000
+"""Messages of a topic or group that is not known are dropped so long after their invisible time."""
 BUSY_MS: Final = 200
 RETRY_MS: Final = (1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
 """After how long a check point is tried again that could not be revived."""
@@ -91,6 +93,8 @@ class Reviver:
         """Messages that were gone, or whose topic or group was, since the start."""
         self.late_ms = 0
         """How late the last check point was revived."""
+        self._waiting: dict[CheckPoint, None] = {}
+        """Check points that are due, and wait for the disk or are tried again, the first first."""
 
     def schedule(self) -> None:
         """Wake up when the next check point is due; call it after each change of the first."""
@@ -124,6 +128,7 @@ class Reviver:
         try:
             self._revive_now(point)
         except PrerequisiteError as needed:
+            self._waiting[point] = None
             if len(self._tasks) >= SLOW_MAX:
                 self._log.points.delay(point, now_ms + BUSY_MS, now_ms)
             else:
@@ -131,7 +136,7 @@ class Reviver:
         except Exception as problem:
             self._failed(point, problem)
         else:
-            self._failures.succeeded(point.topic)
+            self._succeeded(point)
 
     async def _revive_later(self, point: CheckPoint, needed: PrerequisiteError) -> None:
         """Revive a check point that needs the disk, or its retry topic, first."""
@@ -143,7 +148,7 @@ class Reviver:
                     return  # the role has changed
                 try:
                     self._revive_now(point)
-                    self._failures.succeeded(point.topic)
+                    self._succeeded(point)
                     return
                 except PrerequisiteError as again:
                     needed = again
@@ -152,8 +157,25 @@ class Reviver:
             if self._log.points is points:
                 self._failed(point, problem)
 
+    def behind_ms(self, now_ms: int) -> int:
+        """Return how late the first check point is that is due and not revived; 0 for none."""
+        points = self._log.points
+        due_ms = points.next_due_ms()
+        behind_ms = 0 if due_ms is None else now_ms - due_ms
+        for point in list(self._waiting):
+            key = point.group, point.topic, point.queue_id
+            if points.find(*key, point.start, point.pop_ms) is point:
+                return max(behind_ms, now_ms - point.due_ms, 0)
+            del self._waiting[point]  # it was acknowledged meanwhile, or the role has changed
+        return max(behind_ms, 0)
+
+    def _succeeded(self, point: CheckPoint) -> None:
+        self._waiting.pop(point, None)
+        self._failures.succeeded(point.topic)
+
     def _failed(self, point: CheckPoint, problem: Exception) -> None:
         """Try again later; the others go on."""
+        self._waiting[point] = None
         if not isinstance(problem, CometError):
             log.exception("cannot revive messages topic=%s", point.topic, exc_info=problem)
         self._failures.failed(point.topic, problem)
@@ -174,7 +196,7 @@ class Reviver:
         if not left:
             return
         now_ms = self._clock.now_ms()
-        if self._topics.get(point.topic) is None or self._groups.get(point.group) is None:
+        if self.is_gone(point):
             self.dropped += left.bit_count()
             self._log.acknowledge({point: left}, now_ms)
             return
@@ -185,10 +207,10 @@ class Reviver:
             bit = point.bit_of(offset)
             if point.acking & bit:  # it is answered in this iteration of the event loop
                 continue
-            record = self._read(point, offset)
+            record = self.read(point, offset)
             bits |= bit
             if record is not None:
-                messages.append(self._copy(point, topic, record))
+                messages.append(self._copy(topic, self.popped_again(point, record)))
                 size_bytes += record.size_bytes
             if size_bytes >= BATCH_BYTES:
                 self._put(messages, point, bits, now_ms)
@@ -197,6 +219,24 @@ class Reviver:
             self._put(messages, point, bits, now_ms)
         if point.acked != point.all_bits():
             self._log.points.delay(point, now_ms + BUSY_MS, now_ms)
+
+    def is_gone(self, point: CheckPoint) -> bool:
+        """Return whether the topic or the group was deleted.
+
+        A new master may not have copied them yet, as it has the log. So that it does not know them
+        means that for some minutes only; the first request of a group creates it. A retry topic is
+        created again.
+
+        Raises:
+            StoreError: it is not certain yet.
+        """
+        knows_topic = point.topic.startswith(RETRY_PREFIX) or point.topic in self._topics
+        if knows_topic and self._groups.get(point.group) is not None:
+            return False
+        if self._clock.now_ms() - point.due_ms > UNKNOWN_MS:
+            return True
+        missing = f"group {point.group}" if knows_topic else f"topic {point.topic}"
+        raise StoreError(f"{missing[:300]} does not exist")
 
     def _put(self, messages: list[NewRecord], point: CheckPoint, bits: int, now_ms: int) -> None:
         self._log.store_with_acks(messages, point, bits, now_ms)
@@ -208,14 +248,21 @@ class Reviver:
             self._stored()
 
     def _retry_topic(self, point: CheckPoint) -> str:
+        return self._topics.require_internal(self.retry_name(point), 1).topic_name
+
+    def retry_name(self, point: CheckPoint) -> str:
+        """Return the name of the topic through which messages are redelivered."""
         if point.topic.startswith(RETRY_PREFIX):
             return point.topic
         second = self._settings().enable_retry_topic_v2
-        name = retry_topic_of(point.group, point.topic, is_second_form=second)
-        return self._topics.require_internal(name, 1).topic_name
+        return retry_topic_of(point.group, point.topic, is_second_form=second)
 
-    def _read(self, point: CheckPoint, offset: int) -> RecordParts | None:
-        """Return a message; None if it is gone."""
+    def read(self, point: CheckPoint, offset: int) -> RecordParts | None:
+        """Return a message; None if it is gone.
+
+        Raises:
+            PrerequisiteError: it has to be read from the disk first.
+        """
         units = self._store.written_units(point.topic, point.queue_id, offset, offset + 1)
         for log_offset, size in units:
             self._cold_reads.require_in_memory(self._store.cold_record(log_offset, size))
@@ -228,19 +275,20 @@ class Reviver:
             return parts if is_same else None
         return None
 
-    def _copy(self, point: CheckPoint, topic: str, record: RecordParts) -> NewRecord:
+    def popped_again(self, point: CheckPoint, record: RecordParts) -> RecordParts:
+        """Return a message as it is redelivered."""
         properties = record.properties
         if value_of(properties, _FIRST_POP) is None:
             more = encode_properties({names.FIRST_POP_TIME: str(point.pop_ms)})
             properties = join_properties(properties, more)
-        return stored_again(
-            record._replace(born_host=self._log.store_host),
-            topic,
-            0,
+        return record._replace(
             properties=properties,
-            store_host=self._log.store_host,
+            born_host=self._log.store_host,
             reconsume_times=record.reconsume_times + 1,
         )
+
+    def _copy(self, topic: str, record: RecordParts) -> NewRecord:
+        return stored_again(record, topic, 0, store_host=self._log.store_host)
 
     async def stop(self) -> None:
         """Revive nothing any more."""

@@ -147,7 +147,9 @@ class Arrivals:
                 log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
     def _is_seen(self, topic: str) -> bool:
-        if self._store.readable_to < self._unseen_topics.get(topic, 0):
+        store = self._store
+        # The log of a broker that has lost its role may be truncated below what it waited for.
+        if store.readable_to < min(self._unseen_topics.get(topic, 0), store.written_to):
             return False
         self._unseen_topics.pop(topic, None)
         return True

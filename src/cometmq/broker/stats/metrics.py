@@ -308,6 +308,9 @@ class BrokerMetrics:
             ("cometmq_pop_in_flight_messages", "Popped, not acknowledged", pop.in_flight),
             ("cometmq_pop_held", "Pops that wait for a message", pop.held),
             ("cometmq_pop_revive_late_ms", "How late the last was revived", pop.late_ms),
+            ("cometmq_pop_revive_behind_ms", "How late the first due one is", pop.behind_ms),
+            ("cometmq_pop_oldest_ms", "Since when the oldest is in flight", pop.oldest_ms),
+            ("cometmq_pop_mixed_groups", "Groups that pull and pop a topic", len(pop.mixed)),
         ):
             page.gauge(name, text).set(value)
         for name, text, value in (

@@ -18,6 +18,7 @@ from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
 
 if TYPE_CHECKING:
+    from cometmq.broker.pop.feature import PopFigures
     from cometmq.broker.producer_sessions.sessions import SessionUsage
     from cometmq.broker.timers.figures import TimerFigures
     from cometmq.broker.transactions.half_queue import HalfMessageFigures
@@ -104,6 +105,15 @@ SESSIONS_OF_TOPIC: Final = "producerSessionsOfTopic"
 SESSIONS_OF_TOPIC_LIMIT: Final = "producerSessionsOfTopicLimit"
 """Keys of the producer sessions, and of the topic with the most. RocketMQ does not have them."""
 
+POP_IN_FLIGHT: Final = "popInFlight"
+POP_CHECK_POINTS: Final = "popCheckPoints"
+POP_CHECK_POINTS_LIMIT: Final = "popCheckPointsLimit"
+POP_OLDEST: Final = "popOldestMs"
+POP_BEHIND: Final = "popReviveBehindMs"
+POP_MIXED: Final = "popMixedModes"
+"""Keys of pop consumption, only while messages are in flight; the last one has groups that pull and
+pop a topic, as ``group@topic,group@topic``. RocketMQ does not have them."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -153,6 +163,8 @@ class RuntimeInfo:
         self._timers = timers
         self._half_messages = half_messages
         self._sessions = sessions
+        self.pop: Callable[[], PopFigures] | None = None
+        """Returns what is popped and not acknowledged."""
         self._refusal = refusal
         self._clock = core.clock
         self._booted_ms = booted_ms
@@ -169,6 +181,7 @@ class RuntimeInfo:
         table |= self._queues()
         table |= self._timer_messages()
         table |= self._producer_sessions()
+        table |= self._popped_messages()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
         if reason := self._refusal():
@@ -270,6 +283,21 @@ class RuntimeInfo:
             "pullThreadPoolQueueSize": str(self._cold_reads.waiting),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
         }
+
+    def _popped_messages(self) -> dict[str, str]:
+        figures = None if self.pop is None else self.pop()
+        if figures is None or not (figures.check_points or figures.mixed):
+            return {}
+        table = {
+            POP_IN_FLIGHT: str(figures.in_flight),
+            POP_CHECK_POINTS: str(figures.check_points),
+            POP_CHECK_POINTS_LIMIT: str(figures.check_points_max),
+            POP_OLDEST: str(figures.oldest_ms),
+            POP_BEHIND: str(figures.behind_ms),
+        }
+        if figures.mixed:
+            table[POP_MIXED] = ",".join(f"{group}@{topic}" for group, topic in figures.mixed)
+        return table
 
     def _producer_sessions(self) -> dict[str, str]:
         used = self._sessions()

@@ -48,7 +48,7 @@ class Sources(msgspec.Struct, frozen=True):
         """Make the table of runtime information."""
         from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 
-        return RuntimeInfo(
+        made = RuntimeInfo(
             self.core,
             waiting_sends=lambda: (len(self.commit), self.commit.oldest_age_s()),
             delay_levels=lambda: {
@@ -60,6 +60,8 @@ class Sources(msgspec.Struct, frozen=True):
             refusal=self._refusal,
             booted_ms=booted_ms,
         )
+        made.pop = self.pop.figures
+        return made
 
     def _session_usage(self) -> SessionUsage | None:
         sessions = self.producer_sessions.made()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cometmq.cli.doctor import clocks, producer_sessions, replication, topics_and_groups
+from cometmq.cli.doctor import clocks, pop, producer_sessions, replication, topics_and_groups
 from cometmq.cli.doctor.cluster import Broker, Cluster, responds
 from cometmq.cli.doctor.findings import (
     NAMES_SHOWN_MAX,
@@ -108,6 +108,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     found += timers(cluster)
     found += producer_sessions.offered(cluster)
     found += producer_sessions.room(cluster)
+    found += pop.in_flight(cluster)
     later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)
 

@@ -11,7 +11,7 @@ from cometmq.access.signer import credentials_of
 from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli import configurations
-from cometmq.cli.doctor import clocks, disk, host, producer_sessions, replication, settings
+from cometmq.cli.doctor import clocks, disk, host, pop, producer_sessions, replication, settings
 from cometmq.cli.doctor.certificates import certificates
 from cometmq.cli.doctor.cluster import Broker, Cluster, responds
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread, no_result
@@ -151,6 +151,7 @@ async def _running_broker(configuration: Configuration) -> list[Finding]:
                 *replication.refusing(cluster),
                 *replication.set_aside(cluster),
                 *producer_sessions.room(cluster),
+                *pop.in_flight(cluster),
             ]
     if isinstance(problem, ConnectError):
         return [fine("brokers", subject, "no broker listens there now")]

@@ -91,6 +91,13 @@ def test_a_changed_invisible_time_blocks_for_that_time(orders: Orders, clock: Ma
     assert blocked(orders) == NOW_MS + 9_000
 
 
+def test_a_clock_that_is_set_back_blocks_for_no_longer(orders: Orders, clock: ManualClock) -> None:
+    popped(orders, 5, 6)
+    orders.change_invisible("g", "T", 0, 5, NOW_MS, NOW_MS + 9_000)
+    clock.set_wall(NOW_MS - 7_200_000)
+    assert blocked(orders) == NOW_MS - 7_200_000 + 9_000
+
+
 def test_the_file_has_rocketmqs_form(orders: Orders, clock: ManualClock, tmp_path: Path) -> None:
     popped(orders, 5, 6, 8, attempt="a")
     ack(orders, 6)

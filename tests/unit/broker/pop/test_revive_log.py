@@ -14,6 +14,8 @@ from cometmq.broker.pop.check_points import CheckPoint
 from cometmq.broker.pop.records import AckOf, properties_of
 from cometmq.broker.pop.revive_log import REVIVE_GROUP, ReviveLog
 from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.role import SLAVE, Role
+from cometmq.model.errors import ResponseError
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import Files
 from support.checks.manual_clock import ManualClock
@@ -31,6 +33,7 @@ class World:
         self.folder = folder
         self.clock = ManualClock()
         self.file = JsonFile(folder / "consumerOffset.json", Files())
+        self.role = Role()
         self.restart(is_first=True)
 
     def restart(self, *, is_first: bool = False) -> None:
@@ -45,6 +48,7 @@ class World:
             self.offsets,
             clock=self.clock,
             cold_reads=ColdReads(),
+            may_load=lambda: not self.role.is_slave,
             topic=REVIVE,
             queues=2,
             broker_name="b",
@@ -265,3 +269,28 @@ def test_a_broker_that_lost_its_role_forgets_what_is_in_flight(world: World) -> 
 
 def test_records_have_no_unique_key_and_say_when_they_were_stored() -> None:
     assert properties_of(b"ck", 5) == b"TAGS\x01ck\x02TIMER_DELIVER_MS\x015\x02"
+
+
+def test_a_slave_loads_no_check_points(world: World) -> None:
+    """It would revive them into its log, which gets the records of its master."""
+    world.pop(0)
+    world.log.unload()
+    world.role.change(SLAVE, 1)
+    with pytest.raises(ResponseError, match="this broker is a slave"):
+        asyncio.run(world.log.load())
+    assert not world.log.is_loaded
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_set_back_leaves_nothing_invisible_for_longer(
+    world: World, *, is_restarted: bool
+) -> None:
+    world.pop(0, invisible_ms=5_000)
+    asyncio.run(world.log.follow_clock())
+    world.clock.set_wall(world.clock.now_ms() - 7_200_000)
+    if is_restarted:
+        world.restart()
+    asyncio.run(world.log.follow_clock())
+    now_ms = world.clock.now_ms()
+    assert world.log.points.take_due(now_ms + 4_800, 1) == []
+    assert len(world.log.points.take_due(now_ms + 5_100, 1)) == 1

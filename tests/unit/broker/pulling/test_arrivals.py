@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.pulling.arrivals import Arrivals
+from cometmq.broker.pulling.arrivals import ANY_QUEUE, Arrivals
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import java_hash
@@ -38,7 +38,7 @@ class Waiting:
         self.held = HeldPulls()
         self.syncs_requested = 0
         self.scheduled: list[int] = []
-        Arrivals(
+        self.arrivals = Arrivals(
             self.store,
             self.held,
             self.scheduled.append,
@@ -316,3 +316,18 @@ async def test_a_pull_that_is_held_between_write_and_confirmation_is_notified(
     confirmed.store.confirm(confirmed.store.written_to)
     await settle()
     assert pull.runs == 1
+
+
+async def test_what_was_truncated_is_not_waited_for(confirmed: Confirmed) -> None:
+    """A replica that has lost its role waited for messages which it then truncates."""
+    found: list[tuple[str, int]] = []
+    confirmed.arrivals.listeners.append(lambda topic, queue_id: found.append((topic, queue_id)))
+    confirmed.put("a", "b")
+    confirmed.arrivals.notify_when_readable(TOPIC)
+    confirmed.store.truncate_log(0)
+    confirmed.store.confirm(0)
+    confirmed.arrivals.readable()
+    await settle()
+    assert found == [(TOPIC, ANY_QUEUE)]
+    await settle()
+    assert len(found) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from cometmq.cli.doctor import (
     cluster_checks,
+    pop,
     producer_sessions,
     replication,
     topics_and_groups,
@@ -114,6 +115,30 @@ def test_the_limits_of_the_broker_count() -> None:
     [finding] = cluster_checks.disk_space(strict)
 
     assert finding.level is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("figures", "level", "met"),
+    [
+        ({}, Level.FINE, "7 popped messages in flight"),
+        ({"popCheckPoints": "800"}, Level.WARNING, "800 check points in flight, of at most 1000"),
+        ({"popCheckPoints": "1000"}, Level.PROBLEM, "1000 check points in flight"),
+        ({"popReviveBehindMs": "5000"}, Level.WARNING, "visible again since 5 s"),
+        ({"popReviveBehindMs": "60000"}, Level.PROBLEM, "visible again since 60 s"),
+        ({"popOldestMs": "3600000"}, Level.WARNING, "popped 3600 s ago"),
+        ({"popMixedModes": "g@t,h@t"}, Level.WARNING, "g@t, h@t"),
+    ],
+)
+def test_popped_messages_that_are_not_consumed_are_found(
+    figures: dict[str, str], level: Level, met: str
+) -> None:
+    usual = {"popInFlight": "7", "popCheckPoints": "3", "popCheckPointsLimit": "1000"}
+    master = broker(0, **(usual | figures))
+
+    [finding] = pop.in_flight(cluster(master, broker(1)))
+
+    assert (finding.level, finding.subject) == (level, master.subject)
+    assert met in finding.met
 
 
 def sessions(number: int, count: int, of_topic: int) -> Broker:

@@ -49,6 +49,8 @@ NOT_AT_REST = {
     "cometmq.broker.replication.slave_connection",
     "cometmq.broker.replication.status",
     "cometmq.broker.sending.reply",
+    "cometmq.broker.static_topics.pulls",
+    "cometmq.broker.static_topics.sends",
     "cometmq.broker.stats.exporter_metrics",
     "cometmq.broker.stats.group_lag",
     "cometmq.broker.stats.handler",

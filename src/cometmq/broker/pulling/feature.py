@@ -12,11 +12,10 @@ from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
-from cometmq.broker.static_topics.pulls import LogicalPulls
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.octets import is_compiled
 from cometmq.remoting import Connection
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.feature import DurabilityFeature
     from cometmq.broker.offsets.feature import OffsetsFeature
     from cometmq.broker.static_topics.feature import StaticTopicsFeature
+    from cometmq.broker.static_topics.pulls import LogicalPulls
     from cometmq.broker.timers.feature import TimersFeature
 
 
@@ -58,12 +58,19 @@ class PullingFeature(BrokerFeature):
         )
         """Notifies of messages that readers see."""
         core.static_topics.on_change(self.held.rerun_topic)
-        self._logical = LogicalPulls(
-            offsets.logical,
-            static_topics.brokers,
-            broker_name=core.static_topics.broker_name,
-            hold=lambda pull, hold_ms: self.held.hold(pull, hold_ms),
-        )
+
+        @Deferred
+        def logical() -> LogicalPulls:
+            from cometmq.broker.static_topics.pulls import LogicalPulls
+
+            return LogicalPulls(
+                offsets.logical,
+                static_topics.brokers,
+                broker_name=core.static_topics.broker_name,
+                hold=lambda pull, hold_ms: self.held.hold(pull, hold_ms),
+            )
+
+        self._logical = logical
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers of pulls; the fast port does not serve them."""

@@ -42,6 +42,7 @@ from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetR
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
     from cometmq.broker.static_topics.pulls import LogicalPull, LogicalPulls
+    from cometmq.remoting.features import Deferred
 
 # Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -195,7 +196,7 @@ class PullHandler:
         core: Core,
         held: HeldPulls,
         access: AccessControl | None = None,
-        logical: LogicalPulls | None = None,
+        logical: Deferred[LogicalPulls] | None = None,
     ) -> None:
         self._logical = logical
         self._static_topics = {} if logical is None else core.static_topics.mappings
@@ -334,7 +335,7 @@ class PullHandler:
         if commits and not self._role.is_slave:
             # A run after a cold read would take back a later commit.
             if pull.logical is not None and self._logical is not None:
-                self._logical.commit(pull)
+                self._logical.get().commit(pull)
             else:
                 self._offsets.commit_of_client(
                     pull.group, pull.topic, pull.queue_id, pull.commit_offset
@@ -344,7 +345,7 @@ class PullHandler:
         count_max = max(pull.count_max, 1)
         if pull.logical is not None:
             if pull.logical.is_elsewhere and self._logical is not None:
-                self._read_elsewhere(pull, self._logical, may_hold)
+                self._read_elsewhere(pull, self._logical.get(), may_hold)
                 return None
             if pull.logical.is_ended:
                 return self._respond_behind_end(pull, pull.logical)
@@ -511,7 +512,7 @@ class PullHandler:
         detail = self._static_topics.get(pull.topic)
         if detail is None:  # deleted and created again while the pull waited
             raise not_leader(pull.topic, queue_id, self._ip, _PULL)
-        pull.logical = self._logical.locate(detail, queue_id, offset)
+        pull.logical = self._logical.get().locate(detail, queue_id, offset)
         pull.queue_id = pull.logical.physical_queue
         pull.offset = pull.logical.physical_offset
 

@@ -25,7 +25,6 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
-from cometmq.broker.static_topics.sends import check_not_waiting, target_of
 from cometmq.broker.targets import random_queue
 from cometmq.broker.timers.routing import DELIVERED_BYTES, TimerRouting
 from cometmq.broker.topics.table import TopicTable
@@ -263,6 +262,8 @@ class SendValidation:
         if isinstance(header, SendMessageRequest) and header.lo is False:
             self.route(send)
             return
+        from cometmq.broker.static_topics.sends import check_not_waiting, target_of
+
         target = target_of(self.static_topics[header.topic], header.queue_id)
         properties = decode_properties(header.properties or "")
         level = self._levels.level_of(properties.get(property_names.DELAY))

@@ -67,15 +67,21 @@ class Ticks:
 
 
 def noise_between(before: Ticks, after: Ticks, hz: float) -> Noise:
-    """What was not ours between two readings that are ``hz`` ticks apart.
+    """What was not ours between two readings that are ``hz`` ticks apart."""
+    others = after.busy - before.busy - _used(before.ours, after.ours)
+    return Noise((after.steal - before.steal) / hz, max(0, others) / hz)
+
+
+def _used(before: Mapping[int, tuple[int, int]], after: Mapping[int, tuple[int, int]]) -> int:
+    """The ticks that processes have used between two readings.
 
     What a child used goes to its parent when it ends, so the sum over all counts it. The sum loses
-    a process that nobody of ours has waited for; then what those that live have used is the larger.
+    a process that nobody of ours has waited for, such as Spark's idle workers; then what those that
+    live have used is the larger.
     """
-    everything = sum(map(sum, after.ours.values())) - sum(map(sum, before.ours.values()))
-    living = sum(own - before.ours.get(pid, (0, 0))[0] for pid, (own, _) in after.ours.items())
-    busy = after.busy - before.busy
-    return Noise((after.steal - before.steal) / hz, max(0, busy - max(everything, living)) / hz)
+    everything = sum(map(sum, after.values())) - sum(map(sum, before.values()))
+    living = sum(own - before.get(pid, (0, 0))[0] for pid, (own, _) in after.items())
+    return max(everything, living)
 
 
 def _processes() -> dict[int, tuple[int, int, int]]:
@@ -92,11 +98,21 @@ def _processes() -> dict[int, tuple[int, int, int]]:
     return processes
 
 
-def family_cpu_seconds() -> float:
-    """CPU time that this process and all below it have used, those that have ended included."""
-    processes = _processes()
-    family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, os.getpid())
-    return sum(sum(processes[pid][1:]) for pid in family) / os.sysconf("SC_CLK_TCK")
+class FamilyCpu:
+    """The CPU time that this process and all below it use, from the creation of this object on."""
+
+    def __init__(self) -> None:
+        self._before = self._read()
+
+    def seconds(self) -> float:
+        """Return what they have used, those that have ended included."""
+        return _used(self._before, self._read()) / os.sysconf("SC_CLK_TCK")
+
+    @staticmethod
+    def _read() -> dict[int, tuple[int, int]]:
+        processes = _processes()
+        family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, os.getpid())
+        return {pid: processes[pid][1:] for pid in family}
 
 
 def ticks() -> Ticks:

@@ -158,6 +158,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, help="default 1,000,000")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--without-rocketmq", action="store_true", help="in the part brokers")
     parser.add_argument("--subjects", help="only these, by the names that a run prints")
     parser.add_argument(
         "--log-gb", type=float, help="size of the log that the memory row reads, default 4"
@@ -347,10 +348,11 @@ class Run:
     def _brokers(self) -> None:
         """All brokers in each round, with either flush mode, and with one session of Spark."""
         jars = self._jars
+        ours = [OURS] if self.options.without_rocketmq else BROKERS
         with self._bench("tcp") as bench:
             warmed: set[bool] = set()
             for number in self._rounds():
-                for server in figures.rotated([*BROKERS, *([KAFKA] if jars else [])], number):
+                for server in figures.rotated([*ours, *([KAFKA] if jars else [])], number):
                     is_kafka = server == KAFKA
                     modes = (("SYNC_FLUSH", OF_BROKERS), ("ASYNC_FLUSH", OF_ASYNC_BROKERS))
                     for flush, subjects in (("ASYNC_FLUSH", OF_KAFKA),) if is_kafka else modes:

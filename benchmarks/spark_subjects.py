@@ -149,9 +149,9 @@ def _scan_rate(bench: Bench, expected: int, load: Callable[[], Any]) -> float:
 
 def _cpu_s(bench: Bench, load: Callable[[], Any]) -> float:
     """Return the CPU time of one query of so many rows: of Spark, its workers and the broker."""
-    began = machine.family_cpu_seconds()
+    used = machine.FamilyCpu()
     _discard(reduce(DataFrame.unionAll, [load() for _ in range(CPU_LOADS)]))
-    used_s = machine.family_cpu_seconds() - began
+    used_s = used.seconds()
     rows = CPU_LOADS * bench.messages
     _checked(_rows_at_sink(bench.spark), rows, "rows returned or written")
     return used_s * CPU_ROWS / rows

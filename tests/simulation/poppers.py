@@ -79,6 +79,9 @@ class Popped:
     delivered: set[str] = field(default_factory=set)
     open: dict[str, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     """Deliveries by name of which no acknowledgement was sent."""
+    in_order: set[str] = field(default_factory=set)
+    """Names of which an acknowledgement in order was sent. It moves the offset of the group, so it
+    may count for later deliveries, too: a master that is elected again may have got it before."""
     settled: dict[Key, Delivery] = field(default_factory=dict)
     """Deliveries whose acknowledgement was answered by the process that had delivered them."""
     acknowledged: int = 0
@@ -149,8 +152,8 @@ class Poppers:
 
     def _open(self, popped: Popped) -> Iterator[Delivery]:
         """Yield what has to be redelivered."""
-        for deliveries in popped.open.values():
-            for delivery in deliveries:
+        for name, deliveries in popped.open.items():
+            for delivery in deliveries if name not in popped.in_order else ():
                 if not delivery.is_ended and self._must_return(delivery):
                     yield delivery
 
@@ -399,6 +402,10 @@ class OrderedMember(Member):
     """A member of the group that pops in order, and acknowledges in that order."""
 
     is_ordered = True
+
+    async def _acknowledge(self, delivery: Delivery) -> None:
+        self._poppers.groups[self._group].in_order.add(delivery.name)
+        await super()._acknowledge(delivery)
 
     async def _settle(self, broker_name: str, found: list[Delivery]) -> None:
         chance, world = self._chance, self._world

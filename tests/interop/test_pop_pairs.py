@@ -11,10 +11,8 @@ from pathlib import Path
 import kit
 import pop_kit
 import pytest
-from servers import CometBroker, RealBroker, RealNameServer, Settings
-from wire import Connection
-
-from support.brokers.replicas import Registered
+from pair_brokers import SLAVE, VERSION, WAIT_S, Broker, connect, made
+from servers import RealNameServer, Settings
 
 SETTINGS: Settings = {
     "brokerName": "pair",
@@ -22,34 +20,8 @@ SETTINGS: Settings = {
     "mappedFileSizeCommitLog": 4 * 1024 * 1024,
     "timerWheelEnable": True,
 }
-SLAVE: Settings = {"brokerRole": "SLAVE", "brokerId": 1}
-VERSION = "5.3.3"
 TOPIC, GROUP = "tickets", "counter"
 SHORT_MS = 45_000
-WAIT_S = 150.0
-
-
-class Comet(Registered, CometBroker):
-    """Our broker, with whatever id."""
-
-
-class Real(Registered, RealBroker):
-    """RocketMQ's broker, with whatever id."""
-
-
-Broker = Comet | Real
-
-
-def connect(broker: Broker) -> Connection:
-    return Connection(("127.0.0.1", int(broker.address.rpartition(":")[2])), timeout=WAIT_S)
-
-
-def made(name: str, folder: Path, namesrv: str, settings: Settings) -> Broker:
-    """A broker of ours or of RocketMQ; its store is that of the folder."""
-    store = folder.with_name(f"{folder.name}-store")
-    if name == "comet":
-        return Comet(folder, namesrv, store=store, settings=SETTINGS | settings)
-    return Real(VERSION, folder, namesrv, store=store, settings=SETTINGS | settings)
 
 
 def has_copied(slave: Broker, master: Broker) -> bool:
@@ -66,8 +38,8 @@ def has_copied(slave: Broker, master: Broker) -> bool:
 @pytest.mark.parametrize(("first", "second"), [("comet", "real"), ("real", "comet")])
 def test_pending_pops_go_over_to_the_new_master(first: str, second: str, tmp_path: Path) -> None:
     with RealNameServer(VERSION, tmp_path / "namesrv") as namesrv:
-        master = made(first, tmp_path / "master", namesrv.address, {})
-        slave = made(second, tmp_path / "slave", namesrv.address, SLAVE)
+        master = made(first, tmp_path / "master", namesrv.address, SETTINGS)
+        slave = made(second, tmp_path / "slave", namesrv.address, SETTINGS | SLAVE)
         with master, slave, closing(connect(master)) as broker:
             kit.ok(kit.create_topic(broker, TOPIC, read=1, write=1))
             kit.ok(kit.create_group(broker, GROUP))
@@ -78,7 +50,7 @@ def test_pending_pops_go_over_to_the_new_master(first: str, second: str, tmp_pat
             kit.eventually(lambda: has_copied(slave, master), timeout=WAIT_S, pause=0.3)
             slave.stop()
             master.kill()
-        promoted = made(second, tmp_path / "slave", namesrv.address, {})
+        promoted = made(second, tmp_path / "slave", namesrv.address, SETTINGS)
         with promoted, closing(connect(promoted)) as broker:
             kit.ok(pop_kit.ack(broker, GROUP, TOPIC, popped.receipts[1]))
             seen: set[bytes] = set()

@@ -15,10 +15,9 @@ import kit
 import pytest
 import timer_kit
 from codes import Request
-from servers import CometBroker, RealBroker, RealNameServer, Settings
+from pair_brokers import SLAVE, VERSION, WAIT_S, connect, made
+from servers import RealNameServer, Settings
 from wire import Connection
-
-from support.brokers.replicas import Registered
 
 SETTINGS: Settings = {
     "brokerName": "pair",
@@ -28,38 +27,12 @@ SETTINGS: Settings = {
     "recallMessageEnable": True,
     "slaveReadEnable": True,
 }
-SLAVE: Settings = {"brokerRole": "SLAVE", "brokerId": 1}
-VERSION = "5.3.3"
 TOPIC = "later"
 EACH = 30
 RECALLED = 3
 FIRST_S, GAP_S = 5.0, 25.0
 """When the first part is due, and how long after it the second one: a JVM starts meanwhile."""
-WAIT_S = 150.0
 READ_MS = struct.Struct(">q")
-
-
-class Comet(Registered, CometBroker):
-    """Our broker, with whatever id."""
-
-
-class Real(Registered, RealBroker):
-    """RocketMQ's broker, with whatever id."""
-
-
-Broker = Comet | Real
-
-
-def connect(broker: Broker) -> Connection:
-    return Connection(("127.0.0.1", int(broker.address.rpartition(":")[2])), timeout=WAIT_S)
-
-
-def made(name: str, folder: Path, namesrv: str, settings: Settings) -> Broker:
-    """A broker of ours or of RocketMQ; its store is that of the folder."""
-    store = folder.with_name(f"{folder.name}-store")
-    if name == "comet":
-        return Comet(folder, namesrv, store=store, settings=SETTINGS | settings)
-    return Real(VERSION, folder, namesrv, store=store, settings=SETTINGS | settings)
 
 
 def send_all(broker: Connection) -> list[int]:
@@ -93,8 +66,8 @@ def test_a_new_master_delivers_what_the_one_before_has_not(
     first: str, second: str, tmp_path: Path
 ) -> None:
     with RealNameServer(VERSION, tmp_path / "namesrv") as namesrv:
-        master = made(first, tmp_path / "master", namesrv.address, {})
-        slave = made(second, tmp_path / "slave", namesrv.address, SLAVE)
+        master = made(first, tmp_path / "master", namesrv.address, SETTINGS)
+        slave = made(second, tmp_path / "slave", namesrv.address, SETTINGS | SLAVE)
         with master, slave, closing(connect(master)) as broker:
             kit.ok(kit.create_topic(broker, TOPIC, read=1, write=1))
             times = send_all(broker)
@@ -115,7 +88,7 @@ def test_a_new_master_delivers_what_the_one_before_has_not(
                     kit.eventually(lambda: passed_ms(copy) > times[EACH - 1], timeout=WAIT_S)
             slave.stop()
             master.kill()
-        promoted = made(second, tmp_path / "slave", namesrv.address, {})
+        promoted = made(second, tmp_path / "slave", namesrv.address, SETTINGS)
         with promoted, closing(connect(promoted)) as broker:
             kept = 2 * EACH - RECALLED
             kit.eventually(lambda: kit.max_offset(broker, TOPIC) >= kept, timeout=WAIT_S)

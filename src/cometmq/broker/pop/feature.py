@@ -11,6 +11,7 @@ from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.model.errors import CometError
+from cometmq.model.numbers import number_of
 from cometmq.model.topic import revive_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection, Request, Supervisor, check
@@ -34,7 +35,6 @@ ORDERS_S: Final = 5.0
 DROP_ORDERS_S: Final = 60.0
 COPY_MODES_S: Final = 10.0
 COPY_TIMEOUT_S: Final = 5.0
-_DIGITS_MAX: Final = 19
 
 
 class PopFigures(NamedTuple):
@@ -327,6 +327,5 @@ def _poll_s(request: Request) -> float:
     """Return for how long a request may be held."""
     from cometmq.broker.pop.held_pops import POLL_MS_MAX
 
-    text = request.command.fields.get("pollTime", "")
-    is_number = text.isdecimal() and len(text) < _DIGITS_MAX
-    return min(int(text), POLL_MS_MAX) / 1000 if is_number else 0.0
+    poll_ms = number_of(request.command.fields.get("pollTime", "").encode()) or 0
+    return min(max(poll_ms, 0), POLL_MS_MAX) / 1000

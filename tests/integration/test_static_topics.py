@@ -26,7 +26,7 @@ from cometmq.client import (
     StartFrom,
 )
 from cometmq.client.admin.static_plans import StaticPlan, detail_of, hosted_by, leaders_of
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, ConfigError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
@@ -455,6 +455,17 @@ async def test_an_item_without_messages_goes_unless_the_next_one_is_undecided(
         await admin.move_static_queues("T", ["b"])
         await clean(*brokers.running)
         assert items_at(new) == {0: ["b"]}
+
+
+async def test_a_plan_needs_brokers_and_moves_need_a_topic(brokers: Pairs) -> None:
+    async with admin_of(brokers) as admin:
+        with pytest.raises(ConfigError, match="no broker is named, expected at least one"):
+            await admin.create_static_topic("T", 1, brokers=[])
+        for plan in (admin.plan_remapping, admin.plan_queue_moves):
+            with pytest.raises(ConfigError, match="no broker is named, expected at least one"):
+                await plan("T", [])
+            with pytest.raises(ClientError, match="no broker has the topic T, expected a static"):
+                await plan("T", ["a"])
 
 
 async def test_a_broker_refuses_a_file_with_the_mapping_of_another_broker(

@@ -18,7 +18,7 @@ failure.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cometmq.client.admin.servers import AdminCore
 from cometmq.client.admin.static_plans import (
@@ -183,8 +183,7 @@ class StaticTopics(AdminCore):
             raise ClientError("The topic queue num is equal the existed queue num, do nothing")
         if queues < total:
             raise ClientError(f"Cannot decrease the queue num for static topic {queues} < {total}")
-        for name in targets:
-            _master(info, name)
+        _check_targets(info, targets)
         epoch = next_epoch(parts, _now_ms())
         new = with_epoch(parts, epoch, queues)
         _add_empty(topic, new, [*targets, *_neighbours(info, targets)], epoch, queues)
@@ -199,12 +198,13 @@ class StaticTopics(AdminCore):
         """Return how the logical queues of a topic whose brokers agree would move.
 
         Raises:
-            ClientError: a broker is not registered, or the brokers disagree about the topic.
+            ConfigError: no broker to move queues to is named.
+            ClientError: a broker is not registered, no broker has the topic, or the brokers
+                disagree about it.
         """
-        info = await self.cluster_info()
-        for name in targets:
-            _master(info, name)
+        _check_targets(await self.cluster_info(), targets)
         parts = await self.static_parts(topic)
+        _check_exists(topic, parts)
         check_parts(parts)
         return _plan_of_moves(topic, parts, sorted(set(targets)))
 
@@ -226,15 +226,11 @@ class StaticTopics(AdminCore):
         """
         info = await self.cluster_info()
         targets = sorted(set(brokers))
-        if not targets:
-            raise ConfigError("no broker to move queues to")
-        for name in targets:
-            if name == lost:
-                raise ConfigError(f"broker {name} is lost, expected other brokers to move to")
-            _master(info, name)
+        if lost in targets:
+            raise ConfigError(f"broker {lost} is lost, expected other brokers to move to")
+        _check_targets(info, targets)
         parts = await self._parts_of_all(topic, info, lost)
-        if not parts:
-            raise ClientError(f"no broker has the topic {topic}")
+        _check_exists(topic, parts)
         await self._check_absent(topic, parts)
         renew_stale_lists(parts)
         if unfinished := _united(parts):
@@ -420,6 +416,24 @@ class StaticTopics(AdminCore):
                 " the ends of its queues are not known; bring the broker or a replica of it back"
             )
         return parts
+
+
+def _check_targets(info: ClusterInfo, brokers: Collection[str]) -> None:
+    """Check that some brokers, each with a master, can get queues.
+
+    Raises:
+        ConfigError: no broker is named.
+        ClientError: one is not registered, or has no master.
+    """
+    if not brokers:
+        raise ConfigError("no broker is named, expected at least one to get queues")
+    for name in brokers:
+        _master(info, name)
+
+
+def _check_exists(topic: str, parts: Parts) -> None:
+    if not parts:
+        raise ClientError(f"no broker has the topic {topic}, expected a static topic")
 
 
 def _plan_of_moves(topic: str, parts: Parts, targets: Sequence[str]) -> StaticPlan:

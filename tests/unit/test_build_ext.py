@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,6 +76,46 @@ def test_a_module_depends_on_every_declaration_that_cython_reads_for_it() -> Non
 def test_every_declared_import_of_a_hot_module_is_found() -> None:
     assert "cometmq.protocol.octets" in build_ext.declarations_of("cometmq.store.appender")
     assert "cometmq.store.log.record_layout" in build_ext.declarations_of("cometmq.store.appender")
+
+
+LOCALS = re.compile(r"@cython\.locals\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+
+
+def declared_locals(declarations: str) -> Iterator[tuple[str, str]]:
+    """Yield function and name of each local variable that a file declares."""
+    for found in LOCALS.finditer(declarations):
+        function = re.search(r"(\w+)\(", LOCALS.sub("", declarations[found.end() :]))
+        assert function is not None
+        for name in re.findall(r"(\w+)\s*=", found[1]):
+            yield function[1], name
+
+
+def names_in(source: str) -> dict[str, set[str]]:
+    """Return the names that are bound or read in each function of a module, by its name."""
+    names: dict[str, set[str]] = {}
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = names.setdefault(function.name, set())
+            for node in ast.walk(function):
+                match node:
+                    case ast.Name(name) | ast.arg(name):
+                        found.add(name)
+    return names
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCES.rglob("*.pxd")), ids=lambda path: module_name(path).rpartition(".")[2]
+)
+def test_every_declared_local_is_one_of_its_function(path: Path) -> None:
+    """Cython ignores the others: one above another function leaves slow objects in its own."""
+    names = names_in(path.with_suffix(".py").read_text())
+    unknown = [
+        f"{function}: {name}"
+        for function, name in declared_locals(path.read_text())
+        if name not in names[function]
+    ]
+
+    assert unknown == []
 
 
 def test_a_cached_file_comes_back_as_it_was_put(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ cdef Py_ssize_t joined_bytes(
 cdef (Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t) spans_of(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(span=cython.longlong, end=cython.Py_ssize_t, at=cython.Py_ssize_t, start=cython.Py_ssize_t, stop=cython.Py_ssize_t)
+@cython.locals(span=cython.longlong, start=cython.Py_ssize_t, stop=cython.Py_ssize_t)
 cpdef bytes value_of(bytes properties, bytes name_marker)
 
 @cython.locals(

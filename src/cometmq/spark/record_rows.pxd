@@ -73,8 +73,8 @@ cdef class RecordRows:
         int size) except -1
 
     @cython.locals(
-        size=cython.Py_ssize_t, base=cython.longlong, text=bytes, number=cython.Py_ssize_t,
-        kind=cython.int, host=bytes, log_offset=cython.longlong)
+        size=cython.Py_ssize_t, base=cython.longlong, text=bytes, host=bytes,
+        log_offset=cython.longlong)
     cdef int _find_properties(self, const unsigned char* memory, Py_ssize_t row) except -1
     @cython.locals(place=cython.longlong)
     cdef long long _add(self, bytes text) except 1

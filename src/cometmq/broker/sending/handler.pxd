@@ -67,7 +67,6 @@ cdef class SendHandler:
     @cython.locals(pending=list, began_s=cython.double)
     cpdef finish_deferred(self)
 
-    @cython.locals(wire=Wire)
     cdef _send(self, tuple sends, int code)
     @cython.locals(wire=Wire, began_s=cython.double)
     cdef _count_latency(self, tuple sends, int response_code)

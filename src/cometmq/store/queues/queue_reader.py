@@ -231,7 +231,7 @@ class QueueReader:
         recent = queue.recent_from()
         if recent < queue.end_unit and queue.offset_of(recent) <= offset:
             return []
-        if searched := cold_search(queue, offset):
+        if queue.holds_batches and (searched := cold_search(queue, offset)):
             return searched
         number = queue.number_of(offset)
         count = min(max_count, _UNITS_MAX)

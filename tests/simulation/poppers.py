@@ -49,6 +49,8 @@ POP_FAULTS = {KILLED}
 _NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 Key = tuple[str, ...]
 """What identifies a message that is not acknowledged: its position, or a pop of it."""
+POSITION = 5
+"""The length of a position."""
 
 
 @dataclass(eq=False)
@@ -82,8 +84,13 @@ class Popped:
     in_order: set[str] = field(default_factory=set)
     """Names of which an acknowledgement in order was sent. It moves the offset of the group, so it
     may count for later deliveries, too: a master that is elected again may have got it before."""
+    begun: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    """The term of each first pop of a message. A lost process may have stored a message once more
+    for its redelivery, or lost the pop itself: then two of it are on their way, and the
+    acknowledgement of one is none of the other."""
     settled: dict[Key, Delivery] = field(default_factory=dict)
-    """Deliveries whose acknowledgement was answered by the process that had delivered them."""
+    """Deliveries whose acknowledgement was answered by the process that had delivered them, and by
+    the time of the first pop if that process was popped from then, too."""
     acknowledged: int = 0
     redelivered: int = 0
 
@@ -177,6 +184,8 @@ class Poppers:
                     f" acknowledged as {settled.handle.text}"
                 )
         popped.delivered.add(name)
+        if found.handle.kind == "0":
+            popped.begun.setdefault(_pop_key(name, found.handle), found.term)
         for earlier in popped.open.pop(name, ()):
             if earlier.is_ended:
                 continue
@@ -198,7 +207,8 @@ class Poppers:
         is_late = self.world.loop.now_s >= delivery.at_s + delivery.handle.invisible_ms / 1000
         if term == delivery.term and not is_late:
             for key in delivery.keys:
-                popped.settled[key] = delivery
+                if len(key) == POSITION or popped.begun.get(key) == term:
+                    popped.settled[key] = delivery
 
     def finish(self) -> Iterator[str]:
         """End the members; yield what was never delivered, and print what was."""
@@ -348,7 +358,9 @@ class Member:
         delivery.handle = await self._requests.change_invisible_time(TOPIC, before, invisible_ms)
         now_s, term = self._world.loop.now_s, self._world.term(broker_name)
         self._note(f"put off {delivery.name} {delivery.handle.text}")
-        delivery.keys.add(_pop_key(delivery.name, delivery.handle))
+        key = _pop_key(delivery.name, delivery.handle)
+        delivery.keys.add(key)
+        self._poppers.groups[self._group].begun.setdefault(key, term)
         delivery.expires_s = now_s + invisible_ms / 1000
         if now_s >= delivery.at_s + before.invisible_ms / 1000 or term != delivery.term:
             delivery.term = ()  # it may have been visible before

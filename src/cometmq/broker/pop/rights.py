@@ -46,7 +46,7 @@ RIGHTS: Final = {
     RequestCode.POLLING_INFO: Rights(
         plain=Right(_pop), users=on_named(Action.GET, topic="topic", group="consumerGroup")
     ),
-    RequestCode.BATCH_ACK_MESSAGE: Rights(plain=SIGNED, users=Right(_batch_ack, in_body=True)),
+    RequestCode.BATCH_ACK_MESSAGE: same(Right(_batch_ack, in_body=True)),
     RequestCode.QUERY_ASSIGNMENT: same(SIGNED),
     RequestCode.SET_MESSAGE_REQUEST_MODE: CHANGE,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: READ,

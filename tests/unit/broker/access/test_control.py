@@ -128,7 +128,10 @@ NEEDS = [
     (906, {}, {}, NOTHING),
     (906, {"masterAddress": "10.0.0.1:1"}, {}, ADMINISTRATOR),
     (370, {"topic": "T"}, {}, needs(topic_need("T", PUB))),
-    (200050, BOTH_NAMES, {}, needs(group_need("G"), topic_need("T", SUB))),
+    *((code, BOTH_NAMES, {}, needs(group_need("G"), topic_need("T", SUB))) for code in
+      (200050, 200051, 200052, 200053, 200054, 200055)),
+    (200151, {}, {"acks": [{"c": "G", "t": "T"}, {"c": "H", "t": "%RETRY%H"}]},
+     needs(group_need("G"), topic_need("T", SUB), group_need("H"))),
     (14, BOTH_NAMES, {}, needs(group_need("G"))),
     *((code, {"consumerGroup": "G", "topic": "T"}, {}, needs(group_need("G"))) for code in
       (203, 208)),

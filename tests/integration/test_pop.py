@@ -133,6 +133,36 @@ async def test_a_stop_and_a_start_keep_what_is_in_flight(
     assert master.features.pop.figures().in_flight == 1
 
 
+async def test_what_is_in_flight_is_read_whatever_number_of_revive_queues_is_set(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """The topic keeps the number of its queues, and the setting goes up and down."""
+    await pairs.stop(await prepared(pairs, 1))
+    master = await pairs.start("master", **FAST, reviveQueueNum="16")
+    popped = await PopClient(client, master).pop(invisible_time=2_000_000)
+    assert [handle.text.split()[3] for _, handle in popped] == ["14"]
+    await pairs.stop(master)
+
+    master = await pairs.start("master", **FAST)
+
+    await until(lambda: master.features.pop.figures().in_flight == 1)
+    assert await PopClient(client, master).ack(popped[0][1]) == 0
+    assert master.features.pop.figures().in_flight == 0
+
+
+async def test_the_first_pop_while_the_broker_stops_leaves_nothing_to_revive(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """The parts of pop are made for it, after those that are there have ended."""
+    master = await prepared(pairs, 1)
+    pop = master.features.pop
+    assert pop.parts.made() is None
+    await pop.end()
+    assert len(await PopClient(client, master).pop(invisible_time=1_000)) == 1
+    assert pop.figures().in_flight == 1
+    assert pop.parts.get().reviver._timer is None
+
+
 async def test_a_new_master_that_does_not_know_the_group_yet_drops_nothing(
     pairs: Pairs, client: RemotingClient
 ) -> None:

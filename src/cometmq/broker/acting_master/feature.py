@@ -110,7 +110,7 @@ class ActingMasterFeature(BrokerFeature):
                 registration,
                 hears_master=lambda seconds: replication.log_copy.get().hears_master(seconds),
                 delay=delay.delivery,
-                timers=timers.delivery.get(),
+                timers=timers.delivery.get() if timers.rules().is_enabled else None,
                 halves=transactions.half_queue,
                 popped=self._popped,
             )

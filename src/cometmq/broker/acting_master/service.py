@@ -64,7 +64,7 @@ class ActingMaster:
         registration: knows the name servers.
         hears_master: returns whether the master has sent something within this many seconds.
         delay, timers, halves: the scheduled messages, timer messages and half messages of this
-            broker.
+            broker; no timer messages with ``timerWheelEnable=false``.
         popped: returns what its log says of popped messages.
     """
 
@@ -75,7 +75,7 @@ class ActingMaster:
         *,
         hears_master: Callable[[float], bool],
         delay: ScheduledDelivery,
-        timers: TimerDelivery,
+        timers: TimerDelivery | None,
         halves: HalfQueue,
         popped: Callable[[], PoppedMessages],
     ) -> None:
@@ -169,7 +169,8 @@ class ActingMaster:
             group=f"InnerProducerGroup_{settings.broker_name}_{self._role.broker_id}",
         )
         await self._delay.take_over(others.send_scheduled)
-        self._timers.start(others.send_scheduled)
+        if self._timers is not None:
+            self._timers.start(others.send_scheduled)
         self.is_acting = True
         self._ended.clear()
         self._sending = [
@@ -203,7 +204,8 @@ class ActingMaster:
         log.info("no longer acting as the master: %s", reason)
         self._ended.set()
         await self._delay.finish()
-        await self._timers.finish()
+        if self._timers is not None:
+            await self._timers.finish()
         if self._sending:
             await asyncio.wait(self._sending)
             self._sending = []

@@ -5,8 +5,12 @@ Source: BrokerConfig, RocketMQ 5.3.
 
 from __future__ import annotations
 
+from typing import Final
+
 from cometmq.model.topic import TopicConfig, revive_topic
 from cometmq.system.settings import setting, settings_class
+
+REVIVE_QUEUES_MAX: Final = 128
 
 
 @settings_class
@@ -67,7 +71,7 @@ class PopSettings:
     )
     """Whether redelivered messages keep the name of their retry topic in responses."""
 
-    revive_queue_num: int = setting(8, key="reviveQueueNum", low=1, high=128)
+    revive_queue_num: int = setting(8, key="reviveQueueNum", low=1, high=REVIVE_QUEUES_MAX)
     """Queues of the revive topic, in which check points and acknowledgements are stored."""
 
     default_message_request_mode: str = setting(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.broker.address import Endpoint
 from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
+from cometmq.broker.pop.config import REVIVE_QUEUES_MAX, PopSettings
 from cometmq.model.errors import CometError
 from cometmq.model.numbers import number_of
 from cometmq.model.topic import revive_topic
@@ -98,6 +99,12 @@ class PopFeature(BrokerFeature):
         self.parts = Deferred(self._make)
         """What is in flight, and what handles the requests: made for the first one, or if the store
         has records of pops."""
+        self._loads = FailureLog(
+            log,
+            fails="cannot read check points, retrying",
+            works="check points are read",
+            name="topic",
+        )
         self._copies = FailureLog(
             log,
             fails="cannot copy request modes, retrying",
@@ -114,12 +121,14 @@ class PopFeature(BrokerFeature):
             self._arrivals,
             self._access,
             self._name_servers,
+            queues=self._revive_queues,
             orders_file=self._orders_file,
             modes_file=self._modes_file,
         )
         parts.check_points.store_host = self._store_host
         if self._is_ending:
             parts.held.close()
+            parts.reviver.close()
         return parts
 
     def figures(self) -> PopFigures:
@@ -152,12 +161,26 @@ class PopFeature(BrokerFeature):
     def _has_records(self) -> bool:
         """Return whether the log has, or may have, check points or acknowledgements."""
         store = self._core.store
-        config = self._core.topics.get(self._topic)
-        queues = 0 if config is None else config.write_queue_nums
         return bool(
             store.dispatch_backlog_bytes
-            or any(store.next_offset(self._topic, queue) for queue in range(queues))
+            or any(store.next_offset(self._topic, queue) for queue in range(self._revive_queues()))
         )
+
+    def _revive_queues(self) -> int:
+        """Return the number of queues of the revive topic, by settings, topic and store.
+
+        The setting may have been larger before, here or at the master whose log this broker has.
+        """
+        core, topic = self._core, self._topic
+        config = core.topics.get(topic)
+        wanted = core.configuration[PopSettings].revive_queue_num
+        count = wanted if config is None else max(wanted, config.write_queue_nums)
+        more = (
+            queue
+            for queue in range(count, REVIVE_QUEUES_MAX)
+            if core.store.next_offset(topic, queue)
+        )
+        return max(more, default=count - 1) + 1
 
     async def start(self) -> None:
         """Read the files, if there are any."""
@@ -218,13 +241,17 @@ class PopFeature(BrokerFeature):
             await self._load()
 
     async def _load(self) -> None:
-        points = self.parts.get().check_points
-        while not self._core.role.is_slave and not points.is_loaded:
+        while not self._core.role.is_slave:
             try:
-                await points.load()
+                points = self.parts.get().check_points
+                if not points.is_loaded:
+                    await points.load()
             except CometError as problem:
-                log.warning("cannot read check points, retrying: %s", problem)
+                self._loads.failed(self._topic, problem)
                 await asyncio.sleep(LOAD_RETRY_S)
+            else:
+                self._loads.succeeded(self._topic)
+                break
 
     def before_truncation(self, log_end: int) -> None:
         """Forget what is in flight: its newest records may be truncated.
@@ -250,9 +277,10 @@ class PopFeature(BrokerFeature):
     async def _maintain(self) -> None:
         if self._core.role.is_slave or not (self.parts.made() or self._has_records()):
             return
-        points = self.parts.get().check_points
-        if not points.is_loaded:
-            await self._load()
+        await self._load()
+        if (parts := self.parts.made()) is None or self._core.role.is_slave:
+            return
+        points = parts.check_points
         await points.follow_clock()
         await points.read_new()
         points.maintain()
@@ -298,11 +326,10 @@ class PopFeature(BrokerFeature):
     async def end(self) -> None:
         """Respond to the held pops, and revive nothing any more."""
         self._is_ending = True
-        parts = self.parts.made()
-        if parts is not None:
+        if (parts := self.parts.made()) is not None:
             parts.held.close()
         await self._tasks.cancel()
-        if parts is not None:
+        if (parts := self.parts.made()) is not None:  # a request may have made them meanwhile
             await parts.reviver.stop()
             await parts.pops.stop()
 

@@ -106,7 +106,11 @@ class Orders:
                     if order.packed:
                         table.setdefault(key, {})[int(number)] = order
         except (AttributeError, TypeError, ValueError, FastJsonError) as problem:
-            raise StoreError(f"{self._file.path}: {problem}") from problem
+            raise StoreError(
+                f"cannot read {self._file.path}: {problem}, expected"
+                ' {"table": {"TOPIC@GROUP": {"QUEUE": ORDER}}}; without the file the messages of'
+                " ordered pops are redelivered from the committed offsets"
+            ) from problem
         self._table = table
         self._is_changed = False
 

@@ -35,6 +35,7 @@ class PopParts:
         arrivals: notify of messages.
         access: checks pops that have waited; None without access control.
         name_servers: returns the addresses of the name servers.
+        queues: returns the number of queues of the revive topic.
         orders_file, modes_file: consumerOrderInfo.json and messageRequestMode.json.
 
     Raises:
@@ -49,10 +50,12 @@ class PopParts:
         access: AccessControl | None,
         name_servers: Callable[[], Iterable[str]],
         *,
+        queues: Callable[[], int],
         orders_file: JsonFile,
         modes_file: JsonFile,
     ) -> None:
         self._core = core
+        self._queues = queues
         self.settings = settings = core.configuration.reader_of(PopSettings)
         """Returns the current settings."""
         self.check_points = self._new_log(lambda: not core.role.is_slave)
@@ -89,16 +92,13 @@ class PopParts:
 
     def _new_log(self, may_load: Callable[[], bool]) -> ReviveLog:
         core = self._core
-        topic = revive_topic(core.settings().broker_cluster_name)
-        known, wanted = core.topics.get(topic), self.settings().revive_queue_num
         return ReviveLog(
             core.store,
             core.offsets,
             clock=core.clock,
             cold_reads=core.cold_reads,
             may_load=may_load,
-            topic=topic,
-            # A store may have more than are set.
-            queues=wanted if known is None else max(wanted, known.write_queue_nums),
+            topic=revive_topic(core.settings().broker_cluster_name),
+            queues=self._queues,
             broker_name=core.settings().broker_name,
         )

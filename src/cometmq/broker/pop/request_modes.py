@@ -99,22 +99,6 @@ class RequestModes:
             await self._replace(table)
             return True
 
-    async def forget(self, topic: str = "", group: str = "") -> None:
-        """Remove the modes of a topic, or of a group.
-
-        Raises:
-            StoreError: the file cannot be written; nothing was changed.
-        """
-        async with self._changing:
-            table = {
-                name: {each: mode for each, mode in groups.items() if each != group}
-                for name, groups in self._table.items()
-                if name != topic
-            }
-            table = {name: groups for name, groups in table.items() if groups}
-            if table != self._table:
-                await self._replace(table)
-
     async def _replace(self, table: Modes) -> None:
         self._content = table
         await self._write()

@@ -87,7 +87,7 @@ class ReviveLog:
         clock: the time.
         cold_reads: reads what is on the disk only.
         topic: the revive topic.
-        queues: the number of its queues.
+        queues: returns the number of its queues; called again for each load.
         broker_name: the name of this broker, which its records carry.
         may_load: returns whether they may be loaded: a slave stores nothing of its own.
     """
@@ -101,7 +101,7 @@ class ReviveLog:
         clock: Clock,
         cold_reads: ColdReads,
         topic: str,
-        queues: int,
+        queues: Callable[[], int],
         broker_name: str,
     ) -> None:
         self._store = store
@@ -112,9 +112,7 @@ class ReviveLog:
         self.topic = topic
         self.broker_name = broker_name
         self._broker_json = msgspec.json.encode(broker_name)
-        self.queue_count = queues
-        """The number of queues of the revive topic."""
-        self._queues = range(queues)
+        self._count_queues = queues
         self._segment = SharedCall(store.wait_for_segment)
         self.store_host = encode_host("127.0.0.1", 0)
         """The address of this broker as records contain it."""
@@ -136,6 +134,9 @@ class ReviveLog:
         self._forget()
 
     def _forget(self) -> None:
+        self.queue_count = self._count_queues()
+        """The number of queues of the revive topic."""
+        self._queues = range(self.queue_count)
         self.points = CheckPoints()
         self._read_to = dict.fromkeys(self._queues, 0)
         """The queue offset up to which each queue of the revive topic is read."""

@@ -290,10 +290,14 @@ class Reviver:
     def _copy(self, topic: str, record: RecordParts) -> NewRecord:
         return stored_again(record, topic, 0, store_host=self._log.store_host)
 
-    async def stop(self) -> None:
-        """Revive nothing any more."""
+    def close(self) -> None:
+        """Begin to revive nothing any more."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def stop(self) -> None:
+        """Revive nothing any more."""
+        self.close()
         await self._tasks.cancel()

@@ -10,11 +10,13 @@ from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.broker.timers.figures import TimerFigures
 from cometmq.broker.timers.routing import TIMER_QUEUE, TimerRouting, TimerRules
+from cometmq.model.errors import StoreError
 from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
+from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from cometmq.broker.delay.feature import DelayFeature
@@ -48,6 +50,12 @@ class TimersFeature(BrokerFeature):
         self.delivery = Deferred(self._make)
         """Reads the queue and delivers: made when the timer topic has a message, or the store has
         the files of an index."""
+        self._failures = FailureLog(
+            log,
+            fails="timer messages wait, retrying",
+            works="timer messages are read",
+            name="for",
+        )
         self.routing = TimerRouting(
             delay.levels,
             self.rules,
@@ -86,7 +94,11 @@ class TimersFeature(BrokerFeature):
             ),
             refusal=self._durability.refusal,
         )
-        delivery.load()
+        try:
+            delivery.load()
+        except BaseException:
+            delivery.index.close()
+            raise
         if self._has_begun:
             delivery.begin()
         if self._delivers:
@@ -103,8 +115,10 @@ class TimersFeature(BrokerFeature):
 
     def figures(self) -> TimerFigures:
         """Return how far the timers are."""
-        delivery = self.delivery.made()
-        return TimerFigures() if delivery is None else delivery.figures()
+        if (delivery := self.delivery.made()) is not None:
+            return delivery.figures()
+        low, end = self._core.store.bounds(TIMER_TOPIC, TIMER_QUEUE)
+        return TimerFigures(queue_behind=end - low)
 
     def counts(self) -> list[Count]:
         """Return how many messages of each topic wait."""
@@ -113,7 +127,21 @@ class TimersFeature(BrokerFeature):
 
     def arrived(self) -> None:
         """Note that readers see another message of the queue."""
-        self.delivery.get().arrived()
+        if (delivery := self._needed()) is not None:
+            delivery.arrived()
+
+    def _needed(self) -> TimerDelivery | None:
+        """Return the delivery, made now if it was not; None if the disk refuses.
+
+        `_sample` tries again each second.
+        """
+        try:
+            delivery = self.delivery.get()
+        except StoreError as problem:
+            self._failures.failed("the index", problem)
+            return None
+        self._failures.succeeded("the index")
+        return delivery
 
     def rules(self) -> TimerRules:
         """Return the rules that the settings give."""
@@ -177,8 +205,9 @@ class TimersFeature(BrokerFeature):
 
     def _sample(self) -> None:
         """Note the rates; a slave is not notified of its first message."""
-        if self.delivery.made() is not None or self._has_messages():
-            self.delivery.get().sample()
+        is_needed = self.delivery.made() is not None or self._has_messages()
+        if is_needed and (delivery := self._needed()) is not None:
+            delivery.sample()
 
     async def begin(self, endpoint: Endpoint) -> None:
         """Read the queue; deliver as a master."""

@@ -50,7 +50,7 @@ class World:
             cold_reads=ColdReads(),
             may_load=lambda: not self.role.is_slave,
             topic=REVIVE,
-            queues=2,
+            queues=lambda: 2,
             broker_name="b",
         )
         asyncio.run(self.log.load())

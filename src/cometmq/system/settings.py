@@ -87,7 +87,7 @@ def settings_class(kind: type[T]) -> type[T]:
 
     `dataclass` would compile the methods of each class from text, a tenth of the start of a server.
     """
-    kind.__init__ = _init  # type: ignore[method-assign]
+    kind.__init__ = _init  # type: ignore[assignment, method-assign]
     kind.__repr__ = _repr  # type: ignore[method-assign]
     kind.__eq__ = _eq  # type: ignore[method-assign]
     kind.__hash__ = _hash  # type: ignore[method-assign]
@@ -95,8 +95,10 @@ def settings_class(kind: type[T]) -> type[T]:
     return dataclasses.dataclass(init=False, repr=False, eq=False)(kind)
 
 
-def _init(self: Any, **values: Any) -> None:
+def _init(self: Any, /, *unnamed: Any, **values: Any) -> None:
     kind = type(self)
+    if unnamed:
+        raise TypeError(f"{kind.__name__}: met a value without a name, expected NAME=VALUE")
     for field in dataclasses.fields(kind):
         value = values.pop(field.name, dataclasses.MISSING)
         if value is dataclasses.MISSING:
@@ -118,7 +120,7 @@ def _repr(self: Any) -> str:
 
 
 def _eq(self: Any, other: object) -> bool:
-    return type(self) is type(other) and _values(self) == _values(other)
+    return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
 
 
 def _hash(self: Any) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -147,6 +150,30 @@ def test_settings_are_values() -> None:
     assert replace(settings, low=3).low == 3
     assert repr(settings) == "Checked(low=1, high=5)"
     assert settings != Sample()
+    assert settings == ANY  # the other side may decide
+    for copied in (pickle.loads(pickle.dumps(settings)), copy.deepcopy(settings)):
+        assert copied == settings
+        assert copied is not settings
+
+
+@settings_class
+class Wider(Checked):
+    """Settings of another class, and one more."""
+
+    step: int = setting(3)
+    """A step."""
+
+
+def test_settings_of_a_subclass_have_those_of_its_base_first() -> None:
+    settings = Wider(high=9)
+    assert repr(settings) == "Wider(low=1, high=9, step=3)"
+    assert [each.name for each in describe(Wider)] == ["low", "high", "password", "step"]
+    assert settings != Checked(high=9)
+    assert Checked(high=9) != settings
+    with pytest.raises(FrozenInstanceError):
+        settings.step = 4  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="low=10: expected at most high=9"):
+        replace(settings, low=10)
 
 
 def test_settings_cannot_be_changed_or_made_wrong() -> None:
@@ -157,5 +184,7 @@ def test_settings_cannot_be_changed_or_made_wrong() -> None:
         del settings.low
     with pytest.raises(TypeError, match="Checked has no setting hihg, lowest"):
         Checked(lowest=1, hihg=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Checked: met a value without a name, expected NAME=VALUE"):
+        Checked(5)  # type: ignore[misc]
     with pytest.raises(ConfigError, match="low=3: expected at most high=2"):
         Checked(low=3)

@@ -457,8 +457,11 @@ async def test_an_item_without_messages_goes_unless_the_next_one_is_undecided(
         assert items_at(new) == {0: ["b"]}
 
 
-async def test_a_plan_needs_brokers_and_moves_need_a_topic(brokers: Pairs) -> None:
+async def test_a_plan_needs_brokers_and_queues_and_moves_need_a_topic(brokers: Pairs) -> None:
     async with admin_of(brokers) as admin:
+        for queues in (0, 65_536, 10**12):
+            with pytest.raises(ConfigError, match=f"queues={queues}: expected 1 to 65535"):
+                await admin.plan_static_topic("T", queues, ["a"])
         with pytest.raises(ConfigError, match="no broker is named, expected at least one"):
             await admin.create_static_topic("T", 1, brokers=[])
         for plan in (admin.plan_remapping, admin.plan_queue_moves):

@@ -25,6 +25,8 @@ app = Commands(
 )
 
 LIMIT_MAX = 10_000
+SLOT_MS_MAX = 1_000
+"""The longest `timerPrecisionMs`."""
 MessageKey = Annotated[str, typer.Argument(help="Unique id or key of messages.")]
 
 
@@ -86,6 +88,13 @@ def _slot_ms(message: StoredMessage) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
+def state_of(slot_ms: int, now: int) -> str:
+    """Return the state of a message by its slot: whether its time comes, is here, or is over."""
+    if slot_ms >= now:
+        return "waiting"
+    return "due" if slot_ms + SLOT_MS_MAX >= now else "past"
+
+
 def _handle(topic: str, message: StoredMessage) -> str:
     """Return the handle that recalls a message that waits."""
     due_ms = str(_slot_ms(message) + 1)
@@ -117,14 +126,18 @@ async def _found(call: Call, topic: str, key: str) -> list[tuple[StoredMessage, 
         if any(_recalls(recall, each) for recall in recalls):
             state = "recalled"
         else:
-            state = "waiting" if _slot_ms(each) >= now else "due"
+            state = state_of(_slot_ms(each), now)
         found.append((each, state))
     return found
 
 
 @app.show("find", "message_id broker due_time_ms state stored_time_ms body_bytes handle")
 async def find(call: Call, topic: TopicName, key: MessageKey) -> list[Row]:
-    """Show the timed messages with a unique id or a key: when they are due, how to recall them."""
+    """Show the timed messages with a unique id or a key: when they are due, how to recall them.
+
+    A message whose time is over is 'past': it is delivered, unless 'timer status' shows that its
+    broker is late.
+    """
     return [
         (
             *(each.message_id, each.broker_name, _slot_ms(each), state, each.store_time_ms),

@@ -94,8 +94,6 @@ class StaticTopics(AdminCore):
                 or its brokers disagree about it; nothing was changed.
         """
         check_topic_name(topic)
-        if not 1 <= queues <= QUEUES_MAX:
-            raise ConfigError(f"queues={queues}: expected 1 to {QUEUES_MAX}")
         info = await self.cluster_info()
         targets = sorted(info.broker_addr_table) if brokers is None else list(brokers)
         plan = await self.plan_static_topic(topic, queues, targets)
@@ -174,8 +172,10 @@ class StaticTopics(AdminCore):
         """Return the parts of a static topic with so many logical queues; nothing is changed.
 
         Raises:
-            ClientError: see `create_static_topic`.
+            ConfigError, ClientError: see `create_static_topic`.
         """
+        if not 1 <= queues <= QUEUES_MAX:
+            raise ConfigError(f"queues={queues}: expected 1 to {QUEUES_MAX}")
         info = await self.cluster_info()
         parts = await self.static_parts(topic)
         total = check_parts(parts) if parts else 0

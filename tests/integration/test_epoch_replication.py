@@ -292,6 +292,33 @@ async def test_sends_do_not_wait_long_for_a_slave_that_joins(
     peer.close()
 
 
+@pytest.mark.parametrize("has_all", [False, True], ids=["it stands still", "it is refused"])
+async def test_a_slave_that_cannot_become_a_member_keeps_out_no_other_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch, *, has_all: bool
+) -> None:
+    monkeypatch.setattr(module, "JOIN_S", 0.05)
+    master, slave = await start(1), await start(2)
+    await master.lead(1)
+    put(master.store, b"a")
+    peer = await Peer.connect(master.replication.master.port)
+    peer.write(Greeting(9).encode())
+    await peer.read(EPOCHS.size + EPOCH.size)
+    peer.write(REPORT.pack(TRANSFER, master.store.written_to if has_all else 0))
+    in_sync = master.replication.in_sync
+    assert in_sync is not None
+    await until(lambda: in_sync.joining == 9 or master.asked)
+    slave.follow(master.ha_address)
+
+    def is_admitted() -> bool:
+        if master.asked == [frozenset({1, 9})]:
+            master.asked.clear()
+            master.replication.refused(1)
+        return master.asked == [frozenset({1, 2})]
+
+    await until(is_admitted)
+    peer.close()
+
+
 async def test_a_slave_has_one_connection(start: Start) -> None:
     master = await start(1)
     await master.lead(1)

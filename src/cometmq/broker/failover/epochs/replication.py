@@ -397,6 +397,8 @@ class EpochReplication:
         if slave_id != in_sync.joining:
             if not in_sync.join(slave_id, self._store.written_to, UNSENT_BYTES_MAX):
                 return
+            # Others come first the next time: this one may never become a member.
+            self._connections[slave_id] = self._connections.pop(slave_id)
             self._confirm()  # nothing behind the log's end here without that slave
             self._at("join", JOIN_S, self._end_joining)
         self._request(in_sync.with_slave(slave_id, self._epoch_start))

@@ -358,7 +358,10 @@ class SendAttempt:
 
 
 class SendFailedError(RemotingError):
-    """Every attempt of a send failed without a response that can be read.
+    """Every attempt of a send failed, and the last one was no refusal.
+
+    There was no response that can be read, or the broker has stored the message and cannot
+    acknowledge it: it stopped, or another master was elected.
 
     Args:
         topic: the topic of the message.

@@ -335,8 +335,9 @@ class Producer(Lifecycle):
                 attempt got no response and stored it. The error's notes list such attempts.
             SendTimeoutError: no response in time, or no room. ``maybe_stored`` says whether the
                 message may be stored; then a second send may duplicate it.
-            SendFailedError: the connection broke, and the retries are used up; or the response
-                cannot be read. ``maybe_stored`` says whether the message may be stored.
+            SendFailedError: the connection broke, the broker stopped, or another master was
+                elected, and the retries are used up; or the response cannot be read.
+                ``maybe_stored`` says whether the message may be stored.
 
         Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send, RocketMQ 5.3.

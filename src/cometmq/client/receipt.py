@@ -85,7 +85,7 @@ def receipt_from(response: Command, queue: MessageQueue, message_id: str) -> Sen
     """Read the response to a send.
 
     Raises:
-        ResponseError: the broker refused; this attempt stored nothing.
+        ResponseError: the broker refused; this attempt stored nothing, or `is_stored` is true.
         ProtocolError: the broker stored the message, but its response cannot be read.
     """
     status = _STATUS.get(response.code)  # type: ignore[call-overload]

@@ -1,4 +1,6 @@
-"""Says which refusals of brokers no retry cures: the account, a right, a setting.
+"""Says which refusals of brokers no retry cures, and which of them are of a stored message.
+
+No retry cures a refusal of the account, or for a right or a setting.
 
 One response code has several meanings, which only the remark tells apart: RocketMQ 4.9 refuses an
 account with the code of any failure, and 5.3 with the one of a topic that an administrator closed
@@ -59,6 +61,15 @@ PERMANENT_REFUSALS = (
 )
 """All other refusals may end by themselves. INVALID_PARAMETER and MESSAGE_ILLEGAL are not here:
 brokers use them for a queue that is gone, which a client notices at the next route."""
+
+
+STORED = "stored, but"
+"""The remark begins so if the broker has stored the record, and cannot say that it is durable."""
+
+
+def is_stored(error: BaseException | None) -> bool:
+    """Return whether a broker has stored the message that it does not acknowledge."""
+    return isinstance(error, ResponseError) and error.remark.startswith(STORED)
 
 
 def permanent_refusal(error: BaseException | None) -> PermanentRefusal | None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.durability.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.refusals import STORED
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slow_requests import spent_on
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.group_commit import GroupCommit
 
 NO_MASTER_ANY_MORE = (
-    "stored, but this broker is not the master any more, and the new one may lack the message:"
+    f"{STORED} this broker is not the master any more, and the new one may lack the message:"
     " send it again"
 )
 """With SERVICE_NOT_AVAILABLE, after which clients send to another broker."""
@@ -46,11 +47,11 @@ def status_of(code: int, error: StoreError | None) -> tuple[int, str | None]:
     if error is not None:
         return (
             int(ResponseCode.SERVICE_NOT_AVAILABLE),
-            f"stored, but not on disk, and nothing further will be: {error}",
+            f"{STORED} not on disk, and nothing further will be: {error}",
         )
     if code == ResponseCode.SERVICE_NOT_AVAILABLE:
         return code, NO_MASTER_ANY_MORE
-    return code, None if code == SUCCESS else f"stored, but {ResponseCode(code).name}"
+    return code, None if code == SUCCESS else f"{STORED} {ResponseCode(code).name}"
 
 
 class DurabilityWait:

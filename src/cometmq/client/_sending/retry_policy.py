@@ -14,10 +14,13 @@ while it stops has stored nothing, nor has one that responds NOT_LEADER_FOR_QUEU
 static topic has moved. None of them uses up a retry: a send waits for a broker that restarts, until
 its deadline, even if the caller chose the queue.
 
+A broker that stops, or is not the master any more, may have stored the message before, and says so.
+That uses up a retry, as each attempt does that may store the message once more.
+
 Closing the producer ends the pauses, and nothing is retried then.
 
 Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
-There is no pause there, and such attempts use up a retry.
+There is no pause there, and all attempts use up a retry.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from cometmq.client.errors import (
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.refusals import permanent_refusal
+from cometmq.protocol.refusals import is_stored, permanent_refusal
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 from cometmq.remoting.tasks import is_call_failure
 
@@ -48,7 +51,7 @@ SEND_BACK_OFF_S_MAX = 0.5
 """The longest pause: how late a send may notice that its broker is back."""
 
 _AWAY = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NOT_LEADER_FOR_QUEUE)
-_NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
+_NOT_SENT = (ConnectError, TooManyCallsError)
 
 
 def loop_time() -> float:
@@ -103,7 +106,7 @@ class RetryPolicy:
     def allows_retry(self, error: CometError) -> bool:
         """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
-            return error.code in self.codes or self.waits_after(error)
+            return error.code in self.codes or (self.waits_for_broker and error.code in _AWAY)
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False
         return self.retry_when_full or not isinstance(error, TooManyCallsError)
@@ -250,7 +253,7 @@ class SendAttempts:
     def error(self) -> CometError:
         """Return the one error that describes all failed attempts."""
         last = self.failed[-1].error if self.failed else None
-        if isinstance(last, ResponseError):
+        if isinstance(last, ResponseError) and not is_stored(last):
             for attempt in self.failed[:-1]:
                 state = "may be stored" if attempt.maybe_stored else "not stored"
                 last.add_note(f"an earlier attempt failed, {state}: {attempt}")
@@ -268,7 +271,8 @@ class SendAttempts:
 
 def attempt_of(broker: str, error: CometError) -> SendAttempt:
     """Describe a failed attempt, and whether it may have stored the message."""
-    return SendAttempt(broker, error, not isinstance(error, _NOT_STORED))
+    maybe_stored = is_stored(error) or not isinstance(error, (ResponseError, *_NOT_SENT))
+    return SendAttempt(broker, error, maybe_stored)
 
 
 def closed_error(*, maybe_stored: bool) -> ClientClosedError:
@@ -297,5 +301,5 @@ def _is_away(error: CometError | None) -> bool:
     The message is not stored.
     """
     if isinstance(error, ResponseError):
-        return error.code in _AWAY
+        return error.code in _AWAY and not is_stored(error)
     return isinstance(error, ConnectError)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
+from cometmq.broker.durability.wait import NO_MASTER_ANY_MORE
+from cometmq.client._sending.retry_policy import (
+    BackOff,
+    Pauses,
+    RetryPolicy,
+    SendAttempts,
+    attempt_of,
+    loop_time,
+)
 from cometmq.client.errors import NoMasterError, SendFailedError
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import (
@@ -23,6 +31,7 @@ BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_when_full=F
     [
         (ResponseError(1, ""), True, False),
         (ResponseError(14, ""), True, True),
+        (ResponseError(14, NO_MASTER_ANY_MORE), True, True),
         (ResponseError(13, ""), False, False),
         (ProtocolError("unreadable"), False, False),
         (CallTimeoutError("late"), True, True),
@@ -42,6 +51,8 @@ def test_which_failures_allow_another_try(error: CometError, *, awaited: bool, b
     ("error", "maybe_stored"),
     [
         (ResponseError(1, ""), False),
+        (ResponseError(14, ""), False),
+        (ResponseError(14, NO_MASTER_ANY_MORE), True),
         (ConnectError("refused"), False),
         (NoMasterError("none"), False),
         (TooManyCallsError("full"), False),
@@ -65,3 +76,21 @@ def test_one_try_that_is_perhaps_stored_is_enough() -> None:
 
     assert SendFailedError("t", attempts).maybe_stored
     assert not SendFailedError("t", []).maybe_stored
+
+
+@pytest.mark.parametrize(("is_fixed", "retries"), [(False, 2), (True, 0)])
+async def test_each_attempt_that_has_stored_the_message_uses_up_a_retry(
+    *, is_fixed: bool, retries: int
+) -> None:
+    attempts = SendAttempts("t", AWAITED, BackOff(loop_time() + 3600, Pauses()), is_fixed=is_fixed)
+    stopping, superseded = ResponseError(14, "stopping"), ResponseError(14, NO_MASTER_ANY_MORE)
+
+    assert all(attempts.fail("a", stopping) for _ in range(9))
+    assert [attempts.fail("a", superseded) for _ in range(retries + 1)] == [
+        *[True] * retries,
+        False,
+    ]
+    failure = attempts.error()
+    assert isinstance(failure, SendFailedError)
+    assert failure.maybe_stored
+    assert [str(each.error) for each in failure.attempts].count(str(superseded)) == retries + 1

@@ -71,7 +71,18 @@ class Delivery:
     acknowledged_s: float = 0.0
     """When its acknowledgement was answered."""
     is_ended: bool = False
-    """Whether an acknowledgement may be stored, or it was redelivered."""
+    """Whether an acknowledgement may be stored."""
+    beside: tuple[Delivery, ...] = ()
+    """Deliveries of the same message by the other one of two masters."""
+
+    @property
+    def may_be_acknowledged(self) -> bool:
+        """Whether the message may count as acknowledged.
+
+        If the old master has delivered it, the new one does not know of that. It knows its own
+        delivery, and redelivers nothing whose acknowledgement it has got.
+        """
+        return self.is_ended or any(each.is_ended for each in self.beside)
 
 
 @dataclass
@@ -161,7 +172,7 @@ class Poppers:
         """Yield what has to be redelivered."""
         for name, deliveries in popped.open.items():
             for delivery in deliveries if name not in popped.in_order else ():
-                if not delivery.is_ended and self._must_return(delivery):
+                if not delivery.may_be_acknowledged and self._must_return(delivery):
                     yield delivery
 
     def _must_return(self, delivery: Delivery) -> bool:
@@ -187,7 +198,9 @@ class Poppers:
         if found.handle.kind == "0":
             popped.begun.setdefault(_pop_key(name, found.handle), found.term)
         for earlier in popped.open.pop(name, ()):
-            if earlier.is_ended:
+            if found.is_of_old_master and earlier.is_of_old_master:
+                found.beside = (*earlier.beside, earlier)
+            if earlier.may_be_acknowledged:
                 continue
             popped.redelivered += 1
             due_s = max(earlier.expires_s, self.healthy_s) + LATE_S

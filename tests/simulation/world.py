@@ -302,12 +302,14 @@ class World:
         """Let the broker with the largest log be elected, if the set waits for lost messages.
 
         Members have failed at once, and of one the store was replaced, or it has lost its end with
-        the power: then the controllers cannot know whether another one has all.
+        the power: then the controllers cannot know whether another one has all. If the only member
+        was elected and has not led, those before this election are members, too.
         """
         known = self._broker_set() if self.controllers else None
         if known is None or known.master_id is not None:
             return
-        states = [known.replicas[number].log_state for number in known.in_sync]
+        members = {*known.in_sync, *known.in_sync_before}
+        states = [known.replicas[number].log_state for number in members]
         if LogState.REPLACED in states or not self.layout.has_power_cuts:
             for machine in self.controllers:
                 assert machine.configuration is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from cometmq.access.account_settings import AccountSettings
 from cometmq.access.signer import RequestSigner
 from cometmq.broker.app import Broker
-from cometmq.client import Message, Producer, ResponseError
+from cometmq.client import AdminClient, Message, Producer, ResponseError
 from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.model.topic import TIMER_TOPIC
+from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import iter_records
@@ -57,6 +59,16 @@ class Guarded:
         producer = Producer(self._pairs.name_server.address, group=account, client=client)
         return await self._stack.enter_async_context(producer)
 
+    @property
+    def address(self) -> str:
+        assert self.broker is not None
+        return self.broker.address
+
+    async def admin(self, account: str) -> AdminClient:
+        client = ClientSettings(access_key=account, secret_key=SECRET, instance_name="admin")
+        admin = AdminClient(self._pairs.name_server.address, client=client)
+        return await self._stack.enter_async_context(admin)
+
     async def send_raw(self, account: str, properties: str) -> None:
         """Send a message with properties that no application may set."""
         assert self.broker is not None
@@ -82,26 +94,51 @@ class Guarded:
         return found
 
 
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    path = tmp_path / "home" / "conf" / "plain_acl.yml"
-    path.parent.mkdir(parents=True)
-    path.write_text(ACCOUNTS)
-    path.chmod(0o600)
-    home, inner = tmp_path / "home", credentials("operations")
-    accounts = AccountSettings(acl_enable=True, rocketmq_home=home, inner_client_credentials=inner)
+@pytest.fixture(params=["plain", "users"])
+async def guarded(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Guarded]:
+    """A broker with the accounts of a file of 4.x, or with users and policies of 5.x."""
+    inner = credentials("operations")
     settings = {
-        "aclEnable": "true",
-        "rocketmqHome": str(home),
         "innerClientAuthenticationCredentials": inner,
         "recallMessageEnable": "true",
         "timerPrecisionMs": "100",
     }
+    is_plain = request.param == "plain"
+    if is_plain:
+        home = home_with_accounts(tmp_path)
+        accounts = AccountSettings(
+            acl_enable=True, rocketmq_home=home, inner_client_credentials=inner
+        )
+        settings |= {"aclEnable": "true", "rocketmqHome": str(home)}
+    else:
+        accounts = None
+        first = json.dumps({"username": "operations", "password": SECRET})
+        settings |= {"authenticationEnabled": "true", "authorizationEnabled": "true"}
+        settings["initAuthenticationUser"] = first
     async with AsyncExitStack() as stack:
         pairs = await stack.enter_async_context(running_pairs(tmp_path, accounts=accounts))
         made = Guarded(pairs, settings, stack)
         await made.start()
+        if not is_plain:
+            await create_users(await made.admin("operations"), made.address)
         yield made
+
+
+def home_with_accounts(folder: Path) -> Path:
+    path = folder / "home" / "conf" / "plain_acl.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    return folder / "home"
+
+
+async def create_users(admin: AdminClient, address: str) -> None:
+    """Give users the rights that the accounts of the file have."""
+    may_send = PolicyEntryInfo(resource="Topic:*", actions=["Pub"], decision="Allow")
+    for name in ("sellers", "customers"):
+        await admin.create_user(address, UserInfo(username=name, password=SECRET))
+        policies = [PolicyInfo(entries=[may_send])]
+        await admin.create_policy(address, AclInfo(subject=f"User:{name}", policies=policies))
 
 
 async def recall(producer: Producer, handle: str | None) -> bool:
@@ -146,6 +183,17 @@ async def test_only_the_account_of_a_message_and_administrators_recall_it(
     assert not await recall(customers, own)
     assert await recall(sellers, own)
     assert await recall(operations, other)
+
+
+async def test_only_administrators_see_what_waits(guarded: Guarded) -> None:
+    sellers = await guarded.producer("sellers")
+    await sellers.send(Message("Orders", b"own", delay=3600))
+
+    found = await (await guarded.admin("operations")).waiting_timers(guarded.address)
+
+    assert [(each.topic, each.sender) for each in found] == [("Orders", "sellers")]
+    with pytest.raises(ResponseError, match=r"(?i)permission"):
+        await (await guarded.admin("sellers")).waiting_timers(guarded.address)
 
 
 async def test_a_recall_of_another_account_that_is_sent_as_a_message_does_not_count(

@@ -280,7 +280,9 @@ class TimerDelivery:
         """
         self._skipped.settle()
         index = self._index
-        index.delete_before(self._store.min_log_offset)
+        slices = Slices()
+        while index.delete_before(self._store.min_log_offset):
+            await slices.pause()
         if not index.has_changed:
             return
         snapshot = index.snapshot(0, self._clock.now_ms())

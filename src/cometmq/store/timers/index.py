@@ -579,8 +579,8 @@ class TimerIndex:
         self.queue_offset = min(self.queue_offset, queue_end)
         self.passed = passed._replace(queue_offset=min(passed.queue_offset, queue_end))
 
-    def delete_before(self, log_offset: int) -> int:
-        """Delete the files of the timer log that name only deleted records; return how many."""
+    def delete_before(self, log_offset: int) -> bool:
+        """Delete a file of the timer log that names only deleted records; see `TimerLog`."""
         return self._log.delete_before(log_offset)
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ _BLANK_MAGIC: Final = 0xCBD43194
 _MAGIC_MAX: Final = 0xF
 _RESERVED_BYTES: Final = 1024 * 1024
 """Space on the disk is reserved in such steps."""
+LOOKED_AT_MAX: Final = 5_000
+"""Units that one call looks at: about a millisecond."""
 
 
 class Unit(NamedTuple):
@@ -77,6 +79,8 @@ class TimerLog:
         self.end = 0
         """The position of the next unit."""
         self._reserved_to = 0
+        self._deletable_to = 0
+        """All units before this position are of deleted records."""
 
     def load(self) -> None:
         """Map the files; damaged ones are deleted, because the queue has the messages."""
@@ -168,6 +172,7 @@ class TimerLog:
         """
         self._segments.truncate(position)
         self.end = self._reserved_to = position
+        self._deletable_to = min(self._deletable_to, position)
 
     def sync(self, start: int, stop: int) -> None:
         """Return when the units between two positions are on the disk; from any thread.
@@ -177,17 +182,31 @@ class TimerLog:
         """
         self._segments.sync(start, stop)
 
-    def delete_before(self, log_offset: int) -> int:
-        """Delete the files whose units are all of records before a log offset; return how many."""
-        deleted = 0
-        while self._segments.count > 1:
-            last = self.previous_position(self.start + self.file_bytes)
-            unit = self.unit(last)
-            if unit is not None and unit.log_offset >= log_offset:
-                break
+    def delete_before(self, log_offset: int) -> bool:
+        """Delete the oldest file if all its units are of records before a log offset.
+
+        The records are not in the order of the units: a message may be put into a later slot again.
+
+        Returns:
+            Whether to call it again: it looks at some units only.
+        """
+        if self._segments.count <= 1:
+            return False
+        begin = max(self._deletable_to, self.start)
+        stop = self.start + self.file_bytes
+        count = min((stop - begin - _BLANK.size) // UNIT_BYTES, LOOKED_AT_MAX)
+        if count <= 0:
             self._segments.drop_first()
-            deleted += 1
-        return deleted
+            return True
+        segment = self._segments.items[0]
+        at = begin - segment.base_offset
+        units = _UNIT.iter_unpack(segment.file.map[at : at + count * UNIT_BYTES])
+        kept = (
+            n for n, unit in enumerate(units) if unit[0] == UNIT_BYTES and unit[5] >= log_offset
+        )
+        found = next(kept, None)
+        self._deletable_to = begin + (count if found is None else found) * UNIT_BYTES
+        return found is None
 
     def close(self) -> None:
         """Close the files."""

@@ -196,6 +196,23 @@ async def test_a_clock_that_was_set_back_and_is_right_again_delays_nothing(timer
     assert timers.bodies() == ["a", "b"]
 
 
+async def test_a_message_that_is_sent_after_the_clock_was_set_back_is_not_early(
+    timers: Timers,
+) -> None:
+    """RocketMQ delivers it at once: it is due before the last slot that was passed."""
+    timers.send("before", 1_000)
+    await timers.bodies_become("before")
+    timers.clock.ahead_ms = -60_000
+    due_ms = timers.clock.now_ms() + 1_000
+    timers.send("after", 1_000)
+    await asyncio.sleep(50)
+    assert timers.bodies() == ["before"]
+
+    await timers.bodies_become("before", "after")
+
+    assert timers.delivered()[-1].store_time_ms >= due_ms
+
+
 async def test_a_broker_that_was_down_passes_every_slot(timers: Timers) -> None:
     for number in range(100):
         timers.send(str(number), 1_000 + number * 997)

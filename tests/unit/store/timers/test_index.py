@@ -13,7 +13,15 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.store.timers.checkpoint import Passed, TimerCheckpoint, decode_checkpoint
 from cometmq.store.timers.index import TimerIndex, Waiting
-from cometmq.store.timers.timer_log import DEFAULT, DELETE, NONE, ROLL, TimerLog, Unit
+from cometmq.store.timers.timer_log import (
+    DEFAULT,
+    DELETE,
+    NONE,
+    ROLL,
+    UNIT_BYTES,
+    TimerLog,
+    Unit,
+)
 from cometmq.store.timers.wheel import SLOTS, WHEEL_BYTES, Slot, TimerWheel
 from cometmq.system.files import Files
 
@@ -216,13 +224,42 @@ def test_truncation_forgets_records_of_the_log(made: Index) -> None:
     assert (made.offsets(3_000), made.offsets(7_000)) == ([2, 0], [3, 1])
 
 
+def delete_before(made: Index, log_offset: int) -> None:
+    while made.index.delete_before(log_offset):
+        pass
+
+
 def test_files_of_deleted_records_are_deleted(made: Index) -> None:
     for _ in range(10):
         made.add(3_500)
-    assert made.index.delete_before(300) == 0
-    assert made.index.delete_before(400) == 1
+    delete_before(made, 300)
+    assert made.offsets(3_000) == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    delete_before(made, 400)
     assert made.offsets(3_000) == [9, 8, 7, 6, 5, 4]
-    assert made.index.delete_before(10_000) == 1, "the newest file stays"
+    delete_before(made, 10_000)
+    assert made.offsets(3_000) == [9, 8], "the newest file stays"
+
+
+def test_a_file_stays_as_long_as_one_of_its_messages_may_wait(made: Index) -> None:
+    """Its last unit is of an older record, which is put into a later slot, too, or is damaged."""
+    for _ in range(3):
+        made.add(3_500)
+    made.index.put_again(made.units(3_000)[-1], NOW_MS + 8_000)
+    for _ in range(3):
+        made.add(3_500)
+    made.index._log._segments.items[1].file.map[3 * UNIT_BYTES : 4 * UNIT_BYTES] = bytes(UNIT_BYTES)
+    made.index._log.end += UNIT_BYTES
+    for _ in range(2):
+        made.add(3_500)
+
+    delete_before(made, 200)
+    assert (made.offsets(3_000), made.offsets(8_000)) == ([7, 6, 5, 4, 3, 2, 1, 0], [0])
+    delete_before(made, 300)
+    assert made.offsets(3_000) == [7, 6, 5, 4, 3]
+    delete_before(made, 500)
+    assert made.offsets(3_000) == [7, 6, 5, 4, 3]
+    delete_before(made, 600)
+    assert made.offsets(3_000) == [7, 6]
 
 
 def test_only_records_of_timer_messages_count(made: Index) -> None:

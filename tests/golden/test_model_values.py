@@ -11,6 +11,7 @@ from cometmq.model.flags import pull_sys_flag, transaction_type
 from cometmq.model.namespace import namespace_of, without_namespace, wrap_namespace
 from cometmq.model.topic import (
     HALF_TOPIC,
+    MAPPING_TOPIC,
     OP_HALF_TOPIC,
     PRODUCER_SESSION_TOPIC,
     SEND_FORBIDDEN_TOPICS,
@@ -24,7 +25,7 @@ from golden.recordings import VERSIONS, values
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 ONLY_IN_5 = {"CHECKPOINT_TOPIC"}
-ONLY_OURS = {PRODUCER_SESSION_TOPIC}
+ONLY_OURS = {MAPPING_TOPIC, PRODUCER_SESSION_TOPIC}
 
 
 def accepts_topic(name: str) -> bool:

@@ -17,6 +17,7 @@ from cometmq.broker.replication.paged_tables import TOPICS
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
@@ -116,6 +117,27 @@ async def test_a_table_without_a_page_is_whole_or_refused(
         refused = await page(master, code)
         assert refused.code == 1
         assert "expected a request for a page of it" in refused.remark
+
+
+async def test_a_whole_table_leaves_out_mappings_that_do_not_fit(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slaves of RocketMQ request whole tables, and use the topics only."""
+    master = await master_of(pairs)
+    items = [LogicQueueMappingItem(gen=gen, bname="a", queue_id=gen) for gen in range(200)]
+    detail = TopicQueueMappingDetail(topic="topic-0", bname="a", hosted_queues={0: items})
+    await master.core.static_topics.take(detail)
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    whole = await page(master, code)
+    assert b'"topicQueueMappingDetailMap":{"topic-0":' in whole.body
+
+    room = len(whole.body) - 1
+    monkeypatch.setattr(table_pages, "FRAME_BYTES_MAX", room + table_pages.HEADER_BYTES)
+    smaller = await page(master, code)
+
+    assert entries(smaller, "topicConfigTable").keys() >= {"topic-0", "topic-9"}
+    assert b"topicQueueMappingDetailMap" not in smaller.body
+    assert b"mappingDataVersion" not in smaller.body
 
 
 async def test_pages_are_those_of_rocketmq(pairs: Pairs) -> None:

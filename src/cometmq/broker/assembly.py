@@ -171,7 +171,7 @@ def assemble(
         ),
         pulling=pulling,
         pop=pop,
-        topics=TopicsFeature(core, registration, pulling),
+        topics=TopicsFeature(core, registration, pulling, static_topics),
         groups=GroupsFeature(core),
         queries=QueriesFeature(core),
         maintenance=MaintenanceFeature(core),

@@ -67,16 +67,20 @@ def first_of_page(first: int | None, version_text: str | None, version: DataVers
     return first if is_same else 0
 
 
+def fits(pieces: Sequence[bytes]) -> bool:
+    """Return whether a table is small enough for a frame."""
+    return sum(map(len, pieces)) <= FRAME_BYTES_MAX - HEADER_BYTES
+
+
 def check_whole(pieces: Sequence[bytes], what: str) -> None:
     """Refuse a whole table that is larger than a frame.
 
     Raises:
         ResponseError: it is.
     """
-    size = sum(map(len, pieces))
-    if size > FRAME_BYTES_MAX - HEADER_BYTES:
+    if not fits(pieces):
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
-            f"the table of {what} has {size} bytes, a response has at most"
+            f"the table of {what} has {sum(map(len, pieces))} bytes, a response has at most"
             f" {FRAME_BYTES_MAX - HEADER_BYTES}: expected a request for a page of it",
         )

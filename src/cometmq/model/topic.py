@@ -32,6 +32,10 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 PRODUCER_SESSION_TOPIC: Final = "rmq_sys_COMETMQ_PRODUCER_SESSIONS"
 PRODUCER_SESSION_QUEUE: Final = 0
 """The only queue of it."""
+MAPPING_TOPIC: Final = "rmq_sys_COMETMQ_MAPPINGS"
+"""The changes of the mappings of static topics."""
+MAPPING_QUEUE: Final = 0
+"""The only queue of it."""
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 SYNC_BROKER_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
@@ -60,6 +64,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
         PRODUCER_SESSION_TOPIC,
+        MAPPING_TOPIC,
     }
 )
 """System topics that no client may send to."""

@@ -28,7 +28,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -129,6 +129,8 @@ class TopicGap:
         """Held while topics are copied, and while missing topics are created."""
         self.epoch = NO_EPOCH
         """The epoch of the master whose table a slave copies, or of this master."""
+        self.before_fill: Callable[[], Awaitable[None]] = _nothing
+        """Creates the topics whose settings are in the log, before the others are created."""
         topics.gap = self
 
     def _read(self, content: Mapping[str, Any]) -> _Known:
@@ -207,6 +209,7 @@ class TopicGap:
         async with self.copying:
             self.epoch = epoch
             if fills:
+                await self.before_fill()
                 await self._fill()
             await self._topics.begin_epoch(epoch)
 
@@ -220,6 +223,8 @@ class TopicGap:
         await self._count_waiting(known.known_to, counts)
         for name, count in counts.items():
             config = self._topics.get(name)
+            if config is None and self._topics.is_system(name):
+                continue  # such as the records of features, which have no settings
             if config is None:
                 with contextlib.suppress(InvalidNameError):  # no producer can have created it
                     missing[name] = self._new(name, count)
@@ -335,6 +340,10 @@ class TopicGap:
         self._is_closed = True
         await self._tasks.cancel()
         self._file.close()
+
+
+async def _nothing() -> None:
+    """Create nothing."""
 
 
 def _target_of(record: bytes | None) -> tuple[str, int] | None:

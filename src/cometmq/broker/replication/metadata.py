@@ -37,6 +37,7 @@ from cometmq.broker.replication.paged_tables import (
 )
 from cometmq.broker.timers.passed_slots import PassedSlots, fetch_passed
 from cometmq.model.errors import CometError, ProtocolError
+from cometmq.model.topic import MAPPING_QUEUE, MAPPING_TOPIC
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.bodies.common import KVTable
 from cometmq.protocol.bodies.group import (
@@ -212,9 +213,9 @@ class MetadataCopy:
         return self._role.is_slave and self._role.master_address == master
 
     async def _copy_topics(self, master: str) -> None:
-        log_end = (
-            self._core.store.written_to
-        )  # the topics of all messages up to here are in the response
+        # The topics of all messages up to here are in the response, and all changes of mappings.
+        log_end = self._core.store.written_to
+        changes = self._core.store.next_offset(MAPPING_TOPIC, MAPPING_QUEUE)
         found = await self._fetch_table(master, TOPICS)
         if found is None:
             return
@@ -225,7 +226,8 @@ class MetadataCopy:
             return
         self._early_from_s = None
         mappings = found.topic_queue_mapping_detail_map or {}
-        if await self._core.static_topics.copy(mappings, found.mapping_data_version):
+        version = found.mapping_data_version
+        if await self._core.static_topics.copy(mappings, version, changes):
             log.info("copied static topics master=%s topics=%d", master, len(mappings))
 
     def _note_early(self, epoch: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -38,12 +39,77 @@ IN_FLIGHT_MAX: Final = 2_000
 """Requests that wait for other brokers; further ones are refused as busy."""
 REPLICAS_MAX: Final = 3
 """Members of a broker that one request is sent to, one after the other."""
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Messages of other brokers that are in memory; further pulls wait."""
 
 
 class _Known(NamedTuple):
     addresses: dict[int, str]
     """By broker id; 0 is the master."""
     until_s: float
+
+
+class BytesInFlight:
+    """Limits the bytes of responses that are requested, or here and not handed on.
+
+    Args:
+        bytes_max: the limit; one response alone may be larger.
+        timeout_s: returns how long a request waits for room.
+    """
+
+    def __init__(self, bytes_max: int, timeout_s: Callable[[], float]) -> None:
+        self._bytes_max = bytes_max
+        self._timeout_s = timeout_s
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.bytes = 0
+        """The bytes in flight."""
+
+    async def take(self, size: int) -> int:
+        """Wait for room, behind those that wait already; return the size.
+
+        Raises:
+            ResponseError: 2, too many wait, or for too long.
+        """
+        if self._waiting or not self._has_room(size):
+            await self._wait(size)
+        self.bytes += size
+        self._wake()
+        return size
+
+    async def _wait(self, size: int) -> None:
+        if len(self._waiting) >= IN_FLIGHT_MAX:
+            raise _busy(f"{len(self._waiting)} pulls wait for messages of other brokers")
+        try:
+            async with asyncio.timeout(self._timeout_s()):
+                while True:
+                    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(room)
+                    await room
+                    if self._has_room(size):
+                        return
+        except TimeoutError:
+            self._wake()  # it may have been the next one
+            raise _busy(f"{self.bytes} bytes of messages of other brokers are in flight") from None
+
+    def _has_room(self, size: int) -> bool:
+        return not self.bytes or self.bytes + size <= self._bytes_max
+
+    def correct(self, taken: int, size: int) -> int:
+        """Count a response that is here with its own size; return that."""
+        self.bytes += size - taken
+        return size
+
+    def give(self, taken: int) -> None:
+        """Give back the room of a response that was handed on."""
+        self.bytes -= taken
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self.bytes < self._bytes_max:
+            room = self._waiting.popleft()
+            if not room.done():
+                room.set_result(None)
+                return
 
 
 class ItemBrokers:
@@ -72,6 +138,8 @@ class ItemBrokers:
         self._look_ups: dict[str, asyncio.Task[None]] = {}
         self._tasks = Supervisor("static-topics")
         self._in_flight = 0
+        self.messages = BytesInFlight(MESSAGE_BYTES_MAX, timeout_s)
+        """The messages that pulls read at other brokers."""
         self.forwarded = 0
         """Requests that were sent to other brokers."""
         self.failed = 0
@@ -91,10 +159,7 @@ class ItemBrokers:
             ResponseError: 1, its address is unknown, or it does not respond; 2, too many wait.
         """
         if self._in_flight >= IN_FLIGHT_MAX:
-            raise ResponseError(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{self._in_flight} requests wait for the brokers of items",
-            )
+            raise _busy(f"{self._in_flight} requests wait for the brokers of items")
         self._in_flight += 1
         self.forwarded += 1
         try:
@@ -208,3 +273,7 @@ class ItemBrokers:
     async def close(self) -> None:
         """End all requests."""
         await self._tasks.cancel()
+
+
+def _busy(problem: str) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}")

@@ -1,7 +1,9 @@
 """Handles UPDATE_AND_CREATE_STATIC_TOPIC (513): replaces the part of a static topic here.
 
 Everything is checked before anything changes; the checks of RocketMQ come first, in its order. Then
-the mapping is written, then the topic: a crash in between is repaired at the next start.
+the change is stored in the log, then the mapping is written, then the topic: a crash in between is
+repaired at the next start. The response waits until the change is as durable as a message that is
+sent.
 
 A broker that loses a queue responds when readers see all messages that it has stored in it, so that
 the end that a tool reads then is the last one.
@@ -92,8 +94,14 @@ class StaticTopicHandler:
             except InvalidMappingError as problem:
                 raise _refused(str(problem)) from problem
             self._check_queues(header, new, known)
-            await self._mappings.replace(new)
+            if (refusal := self._durability.refusal) is not None:
+                raise refusal
+            try:
+                log_end = await self._mappings.replace(new, self._settings_of(header))
+            except InvalidMappingError as problem:
+                raise _refused(str(problem)) from problem
             await self._put_topic(header)
+            await self._until_durable(header.topic, log_end)
             log.info(
                 "static topic created or updated topic=%s epoch=%d queues=%d led=%d peer=%s",
                 *(new.topic, new.epoch, new.total_queues, len(info_of(new).curr_id_map)),
@@ -119,7 +127,7 @@ class StaticTopicHandler:
         async with self._changing:
             known = self._mappings.get(detail.topic)
             if known is not None and known.epoch < detail.epoch:
-                await self._mappings.replace(detail)
+                await self._mappings.take(detail)
                 await self._topics.touch()
                 await self._announce()
 
@@ -158,20 +166,34 @@ class StaticTopicHandler:
                 " none is used twice"
             )
 
-    async def _put_topic(self, header: UpdateAndCreateTopicRequest) -> None:
-        def changed(present: TopicConfig | None) -> TopicConfig:
-            return TopicConfig(
-                topic_name=header.topic,
-                read_queue_nums=header.read_queue_nums,
-                write_queue_nums=header.write_queue_nums,
-                perm=header.perm,
-                topic_filter_type=header.topic_filter_type,
-                topic_sys_flag=header.topic_sys_flag or 0,
-                attributes={} if present is None else present.attributes,
-            )
+    def _settings_of(self, header: UpdateAndCreateTopicRequest) -> TopicConfig:
+        present = self._topics.get(header.topic)
+        return TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            attributes={} if present is None else present.attributes,
+        )
 
-        if not await self._topics.change({header.topic: changed}):
+    async def _put_topic(self, header: UpdateAndCreateTopicRequest) -> None:
+        if not await self._topics.change({header.topic: lambda _: self._settings_of(header)}):
             await self._topics.touch()  # name servers compare the version of the topics only
+
+    async def _until_durable(self, topic: str, log_end: int) -> None:
+        """Wait until the change is as durable as a message.
+
+        Raises:
+            ResponseError: 14, a new master may lack it.
+        """
+        if not all(await self._durability.confirmed_by(log_end)):
+            raise ResponseError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the mapping of topic {topic} has changed here, but disk or slaves have not"
+                " confirmed it: send the same request again",
+            )
 
     def _unused(self, topic: str, known: TopicQueueMappingDetail | None) -> set[int]:
         """Return the physical queues of undecided items here that never had a message."""

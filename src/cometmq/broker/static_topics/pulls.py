@@ -36,6 +36,8 @@ from cometmq.remoting import Request, Response
 
 log = logging.getLogger(__name__)
 
+EXPECTED_BYTES: Final = 256 * 1024
+"""What a pull finds at most with the default settings of its broker."""
 POLL_MS: Final = 1_000
 """How long a pull waits at the end of an undecided item elsewhere before it is repeated."""
 
@@ -233,8 +235,11 @@ class LogicalPulls:
     async def _read(self, pull: PullOfClient, header: PullMessageRequest, may_hold: bool) -> None:
         logical: LogicalPull = pull.logical
         broker = logical.item.bname
+        messages, taken = self._brokers.messages, 0
         try:
+            taken = await messages.take(min(pull.bytes_max, EXPECTED_BYTES))
             found = await self._brokers.call(broker, RequestCode.PULL_MESSAGE, header)
+            taken = messages.correct(taken, len(found.body))
             if found.code not in _EXPECTED:
                 remark = found.remark or ""
                 raise elsewhere_failed(
@@ -257,6 +262,8 @@ class LogicalPulls:
             pull.request().reply(Response(code, found.remark, fields=logical.fields(0), body=body))
         except Exception as problem:
             pull.fail(problem)
+        finally:
+            messages.give(taken)
 
 
 def _log_not_committed(pull: PullOfClient, problem: CometError) -> None:

@@ -3,21 +3,23 @@
     topicQueueMapping.json := {"dataVersion": version, "topicQueueMappingInfoMap": {name: part}}
 
 RocketMQ calls the member so, too, although it holds the details. The version is that of this file;
-name servers compare that of topics.json.
+name servers compare that of topics.json. Its `stateVersion` is the number of changes in the log,
+see `mapping_log.py`, that the table has.
 
 Source: TopicQueueMappingManager, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from cometmq.broker.stored_table import Change, ConfigTable, remove
-from cometmq.model.errors import StoreError
+from cometmq.broker.stored_table import Change, ConfigTable, put, remove
+from cometmq.model.errors import CometError, StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.route import (
@@ -43,6 +45,13 @@ NAMES_LOGGED_MAX = 100
 Mappings = Mapping[str, TopicQueueMappingDetail]
 
 
+class Log(Protocol):
+    """The log of changes, as far as the table knows of it."""
+
+    async def append(self, detail: TopicQueueMappingDetail, config: TopicConfig) -> tuple[int, int]:
+        """Store a change; return the number of changes, and the log offset behind it."""
+
+
 class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
     """The parts of static topics that this broker has, by topic.
 
@@ -55,6 +64,11 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
     def __init__(self, file: JsonFile, broker_name: str, *, clock: Clock) -> None:
         super().__init__(file, _SECTION, "topic", clock=clock)
         self.broker_name = broker_name
+        self.log: Callable[[], Log] | None = None
+        """Returns what stores changes ahead of the file; None in programs without a log."""
+        self.changes_known = 0
+        """The number of changes in the log that the table has."""
+        self._changing = asyncio.Lock()
         self._listeners: list[Callable[[str], object]] = []
         self._infos: dict[str, TopicQueueMappingInfo] = {}
         """What name servers get, by topic: kept until the mapping changes."""
@@ -100,6 +114,7 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
             TopicQueueMappingSerializeWrapper,
             lambda found: {_SECTION: found.topic_queue_mapping_info_map},
         )
+        self.changes_known = self.version.state_version
         orphans = []
         larger: list[TopicConfig] = []
         for topic, detail in self._table.items():
@@ -138,14 +153,73 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
 
     # --- change -----------------------------------------------------------------------------------
 
-    async def replace(self, detail: TopicQueueMappingDetail) -> None:
-        """Replace the part of a topic; returns when it is on disk.
+    async def replace(self, detail: TopicQueueMappingDetail, config: TopicConfig) -> int:
+        """Replace the part of a topic in the log and in the table; returns when it is on disk.
+
+        The log comes first: every copy of it has the change ahead of the messages that are stored
+        under it. If the file cannot be written then, the next start makes the change.
+
+        Args:
+            detail: the part.
+            config: the settings of the topic.
+
+        Returns:
+            The log offset behind the change; 0 without a log.
+
+        Raises:
+            StoreError, ResponseError: the log refuses, and nothing was changed; or the file cannot
+                be written.
+        """
+        async with self._changing:
+            known, log_end = self.changes_known, 0
+            if self.log is not None:
+                known, log_end = await self.log().append(detail, config)
+            await self._stored.change([put(_SECTION, detail.topic, detail)], state_version=known)
+            self.changes_known = known
+        self._notify([detail.topic])
+        return log_end
+
+    async def take(self, detail: TopicQueueMappingDetail) -> None:
+        """Replace the part of a topic by one that every other master would find, too.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        if await self.put([detail]):
+        async with self._changing:
+            is_changed = await self.put([detail])
+        if is_changed:
             self._notify([detail.topic])
+
+    def lacks(self, detail: TopicQueueMappingDetail) -> bool:
+        """Return whether the table lacks a change of the log.
+
+        A part that is newer than the change stays: it was copied, or taken from other brokers.
+        """
+        present = self._table.get(detail.topic)
+        if present is None:
+            return not _is_deletion(detail)
+        return present != detail and present.epoch <= detail.epoch
+
+    async def make(self, details: Iterable[TopicQueueMappingDetail], known: int) -> None:
+        """Make changes of the log.
+
+        Args:
+            details: the newest part of each topic; one without queues says that it was deleted.
+            known: the number of changes that the table has then.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        async with self._changing:
+            wanted = {
+                detail.topic: None if _is_deletion(detail) else detail
+                for detail in details
+                if self.lacks(detail)
+            }
+            changes = [put(_SECTION, topic, detail) for topic, detail in wanted.items()]
+            await self._stored.change(changes, state_version=known)
+            self.changes_known = known
+        self._notify(wanted)
 
     async def forget(self, topic: str) -> None:
         """Remove the part of a topic that was deleted, if there is one.
@@ -153,18 +227,42 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        if topic in self._table:
-            await self._stored.change([remove(_SECTION, topic)])
-            self._notify([topic])
+        async with self._changing:
+            known = self._table.get(topic)
+            if known is None:
+                return
+            count = await self._log_deletion(known)
+            await self._stored.change([remove(_SECTION, topic)], state_version=count)
+            self.changes_known = count
+        self._notify([topic])
+
+    async def _log_deletion(self, known: TopicQueueMappingDetail) -> int:
+        """Store a deletion in the log; return the number of changes."""
+        if self.log is None:
+            return self.changes_known
+        gone = msgspec.structs.replace(known, total_queues=0, hosted_queues={})
+        try:
+            count, _ = await self.log().append(gone, TopicConfig(topic_name=known.topic))
+        except CometError as problem:  # a full disk must not keep the topic
+            log.warning(
+                "slaves copy a deletion some seconds late topic=%s: %s", *(known.topic, problem)
+            )
+            return self.changes_known
+        return count
 
     async def copy(
-        self, mappings: dict[str, TopicQueueMappingDetail], version: DataVersion | None
+        self,
+        mappings: dict[str, TopicQueueMappingDetail],
+        version: DataVersion | None,
+        changes_known: int,
     ) -> bool:
         """Take over the parts of the master of this slave; return whether anything changed.
 
         Args:
             mappings: the parts of the master, by topic.
             version: of its table; None if it has none.
+            changes_known: the number of changes in the log here from before they were requested,
+                which counts if the master does not count them.
 
         Raises:
             StoreError: the file cannot be written, or a part is that of another broker; nothing was
@@ -176,8 +274,10 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         async for topic, detail in slices.each(mappings.items()):
             self._check(topic, detail)
         before = dict(self._table)
-        if not await self._replace(version, {_SECTION: mappings}, keeps=lambda _: False):
-            return False
+        async with self._changing:
+            if not await self._replace(version, {_SECTION: mappings}, keeps=lambda _: False):
+                return False
+            self.changes_known = version.state_version or changes_known
         async for name in slices.each(list(before.keys() | self._table.keys())):
             if before.get(name) != self._table.get(name):
                 self._notify([name])
@@ -208,7 +308,8 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
         def shorter(present: TopicQueueMappingDetail | None) -> TopicQueueMappingDetail | None:
             return new if present is known else present
 
-        await self._stored.change([Change(_SECTION, known.topic, shorter)])
+        async with self._changing:
+            await self._stored.change([Change(_SECTION, known.topic, shorter)])
         if self._table.get(known.topic) is not new:
             return False
         self._notify([known.topic])
@@ -223,6 +324,10 @@ class StaticTopicTable(ConfigTable[TopicQueueMappingDetail]):
                     listener(topic)
                 except Exception:
                     log.exception("a change of a mapping could not be followed topic=%s", topic)
+
+
+def _is_deletion(detail: TopicQueueMappingDetail) -> bool:
+    return detail.total_queues == 0
 
 
 def items_of(detail: TopicQueueMappingDetail, queue_id: int) -> list[LogicQueueMappingItem]:

@@ -19,6 +19,7 @@ from cometmq.remoting.jobs import every
 if TYPE_CHECKING:
     from cometmq.broker.pulling.feature import PullingFeature
     from cometmq.broker.registration.name_servers import Registration
+    from cometmq.broker.static_topics.feature import StaticTopicsFeature
     from cometmq.broker.topics.handler import TopicHandler
 
 log = logging.getLogger(__name__)
@@ -33,10 +34,18 @@ class TopicsFeature(BrokerFeature):
         core: of the broker.
         registration: announces changes to the name servers.
         pulling: holds pulls of topics that are deleted.
+        static_topics: the mappings of static topics.
     """
 
-    def __init__(self, core: Core, registration: Registration, pulling: PullingFeature) -> None:
+    def __init__(
+        self,
+        core: Core,
+        registration: Registration,
+        pulling: PullingFeature,
+        static_topics: StaticTopicsFeature,
+    ) -> None:
         super().__init__(core)
+        self._static_topics = static_topics
         self._registration = registration
         self._pulling = pulling
         core.topics.notify(registration.wake)
@@ -63,7 +72,12 @@ class TopicsFeature(BrokerFeature):
         def topics() -> TopicHandler:
             from cometmq.broker.topics.handler import TopicHandler
 
-            return TopicHandler(core, announce=self._registration.announce, forget=forget_topic)
+            return TopicHandler(
+                core,
+                announce=self._registration.announce,
+                forget=forget_topic,
+                changes_to_make=self._static_topics.changes_to_make,
+            )
 
         return Feature(
             {

@@ -18,12 +18,11 @@ import msgspec
 
 from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number, invalid
 from cometmq.broker.core import Core
-from cometmq.broker.table_pages import check_whole, first_of_page, page_of
+from cometmq.broker.table_pages import check_whole, first_of_page, fits, page_of
 from cometmq.broker.topics import attributes
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.bodies.common import DataVersion4, TopicList
 from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
@@ -61,6 +60,8 @@ class TopicHandler:
         core: of the broker.
         announce: returns when the name servers have the change.
         forget: removes a deleted topic from other parts of the broker, on disk too.
+        changes_to_make: returns what makes the changes of mappings that this broker has received
+            and not made; None if there are none.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class TopicHandler:
         *,
         announce: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
+        changes_to_make: Callable[[], Awaitable[None] | None],
     ) -> None:
+        self._changes_to_make = changes_to_make
         self._topics = core.topics
         self._static_topics = core.static_topics
         self._queues = core.store
@@ -207,6 +210,17 @@ class TopicHandler:
     def show(self, request: Request) -> Response | Awaitable[Response]:
         """GET_TOPIC_CONFIG (351)."""
         header = request.header(GetTopicConfigRequest)
+        changes = self._changes_to_make() if header.lo else None
+        if changes is not None:
+            request.is_exclusive = True
+            return self._show_changed(header, changes)
+        body = self._shown(header)
+        if header.lo and fastjson.is_long(body):
+            request.is_exclusive = True
+            return self._show_long(body)
+        return Response(body=body.encode())
+
+    def _shown(self, header: GetTopicConfigRequest) -> TopicConfigAndQueueMapping:
         name = header.topic
         config = self._topics.get(name)
         if config is None:
@@ -216,10 +230,13 @@ class TopicHandler:
         body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
         if header.lo:
             body.mapping_detail = self._static_topics.get(name)
-            if fastjson.is_long(body):
-                request.is_exclusive = True
-                return self._show_long(body)
-        return Response(body=body.encode())
+        return body
+
+    async def _show_changed(
+        self, header: GetTopicConfigRequest, changes: Awaitable[None]
+    ) -> Response:
+        await changes
+        return await self._show_long(self._shown(header))
 
     async def _show_long(self, body: TopicConfigAndQueueMapping) -> Response:
         return Response(body=await encode(body))
@@ -228,6 +245,8 @@ class TopicHandler:
         """GET_ALL_TOPIC_CONFIG (21), in the form of the requester's release.
 
         A slave of 4.9 keeps the version without what it does not know, and tools compare the two.
+        A whole table that is too large for a frame leaves out the mappings of static topics:
+        RocketMQ's slaves request no pages, and use no mappings.
         """
         table, version = self._topics.all(), self._topics.version
         header = request.header(GetAllTopicConfigRequest)
@@ -239,25 +258,21 @@ class TopicHandler:
             total = GetAllTopicConfigResponse(total_topic_num=len(table))
         mappings = self._static_topics.mappings
         details = {name: mappings[name] for name in topics if name in mappings} if mappings else {}
-        mapping_version = self._static_topics.version
-        wrapper: Body
+        wrapper: TopicConfigSerializeWrapper | TopicConfigSerializeWrapper4
         if request.command.version >= MAPPING_VERSION_MIN:
-            wrapper = TopicConfigSerializeWrapper(
-                topic_config_table=topics,
-                data_version=version,
-                topic_queue_mapping_info_map={},
-                topic_queue_mapping_detail_map=details,
-                mapping_data_version=mapping_version,
-            )
+            wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
         else:
             wrapper = TopicConfigSerializeWrapper4(
                 topic_config_table=topics,
                 data_version=DataVersion4(timestamp=version.timestamp, counter=version.counter),
-                topic_queue_mapping_info_map={},
-                topic_queue_mapping_detail_map=details,
-                mapping_data_version=mapping_version,
             )
+        wrapper.topic_queue_mapping_info_map = {}
+        wrapper.topic_queue_mapping_detail_map = details
+        wrapper.mapping_data_version = self._static_topics.version
         body = await encode(wrapper)
+        if first is None and details and not fits(body):
+            wrapper.topic_queue_mapping_detail_map = wrapper.mapping_data_version = None
+            body = await encode(wrapper)
         check_whole(body, "topics")
         return Response(header=total, body=body)
 

@@ -87,6 +87,8 @@ class Gap(Protocol):
     """Held while topics are copied, and while missing topics are created."""
     epoch: int
     """The epoch of the master whose table a slave copies, or of this master."""
+    before_fill: Callable[[], Awaitable[None]]
+    """Creates the topics whose settings are in the log, before the others are created."""
 
     def restore(self, name: str, queue_id: int, log_offset: int) -> bool:
         """Create the topic of a message that waits; return whether it is being created."""

@@ -52,7 +52,10 @@ async def lag(
         bool, typer.Option("--ordered", help="Ordered topics instead of the others.")
     ] = False,
 ) -> list[Row]:
-    """Show the lag of every group in every queue of brokers."""
+    """Show the lag of every group in every queue of brokers.
+
+    A static topic is shown by the queues of its brokers; 'group lag' shows its logical queues.
+    """
     found = await call.admin.broker_lag(server.address, ordered=ordered, timeout=LAG_TIMEOUT_S)
     return [
         (
@@ -65,7 +68,9 @@ async def lag(
         for group, tables in groups.items()
         for table in tables
         for queue, row in sorted(table.offset_table.items())
-        if topic in (None, queue.topic) and row.broker_offset - row.consumer_offset >= min_lag
+        if topic in (None, queue.topic)
+        and row.consumer_offset >= 0  # else the offset is at another broker of a static topic
+        and row.broker_offset - row.consumer_offset >= min_lag
     ]
 
 

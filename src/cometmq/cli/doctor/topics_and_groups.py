@@ -15,8 +15,10 @@ from cometmq.client.subscription_check import ComparableFilter, comparable
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
 from cometmq.model.nouns import counted
+from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX, Perm, application_topics
 from cometmq.protocol.bodies.client import ConsumerConnection, MemberSubscription
+from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import ResponseCode
@@ -95,24 +97,23 @@ def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
 
 async def _groups(cluster: Cluster) -> Sequence[Finding]:
     """Look for groups with a backlog and no consumer, and for members that disagree."""
-    lags: Counter[str] = Counter()
+    rows: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
     names: set[str] = set()
     for master in cluster.masters:
         names.update(await cluster.admin.broker_groups(master.address))
         for by_group in (await cluster.admin.broker_lag(master.address)).consume_stats_list:
             for group, stats in by_group.items():
-                lags[group] += sum(
-                    max(0, each.broker_offset - each.consumer_offset)
-                    for part in stats
-                    for each in part.offset_table.values()
-                )
-    groups = sorted(group for group in names | set(lags) if not is_system_group(group))
+                for part in stats:
+                    rows.setdefault(group, {}).update(part.offset_table)
+    groups = sorted(group for group in names | rows.keys() if not is_system_group(group))
     some = groups[:GROUPS_MAX]
     found = [*too_many("groups", len(groups), GROUPS_MAX)]
     members = await _each(some, partial(_members, cluster))
     for group, connections in zip(some, members, strict=True):
         if not connections:
-            found += _without_consumers(group, lags[group])
+            logical = await cluster.admin.logical_consume_stats(group, rows.get(group, {}))
+            lags = (max(0, row.broker_offset - row.consumer_offset) for row in logical.values())
+            found += _without_consumers(group, sum(lags))
     online = {group: each for group, each in zip(some, members, strict=True) if each}
     found = found or [
         fine("groups", "the cluster", f"{counted(len(some), 'group')}, {len(online)} online")

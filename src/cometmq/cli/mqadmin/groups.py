@@ -143,7 +143,7 @@ async def consume_stats(call: Call, group: str, *, topic: str = "", near: str = 
         stats = await call.admin.broker_consume_stats(broker, group, topic or None)
         found.offset_table |= stats.offset_table
         found.consume_tps += stats.consume_tps
-    found.offset_table = await call.admin.logical_consume_stats(found.offset_table)
+    found.offset_table = await call.admin.logical_consume_stats(group, found.offset_table)
     if found.offset_table:
         return found
     remark = "Not found the consumer group consume stats, because return offset table is empty, "

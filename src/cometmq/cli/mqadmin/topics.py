@@ -17,7 +17,7 @@ from cometmq.client.library import route_from
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig
-from cometmq.protocol.bodies.group import ConsumeStats
+from cometmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
 from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.bodies.topic import TopicOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -343,11 +343,13 @@ async def _print_stats(call: Call, topic: str, active: bool) -> None:
 
 
 async def _lag(call: Call, brokers: list[str], group: str, topic: str) -> int:
-    lag = 0
+    rows: dict[MessageQueue, OffsetWrapper] = {}
     for broker in brokers:
         with suppress(ResponseError):  # the group has no offset there
-            lag += lag_in(await call.admin.broker_consume_stats(broker, group, topic))
-    return max(lag, 0)
+            found = await call.admin.broker_consume_stats(broker, group, topic)
+            rows |= found.offset_table
+    rows = await call.admin.logical_consume_stats(group, rows)
+    return max(lag_in(ConsumeStats(offset_table=rows)), 0)
 
 
 def lag_in(stats: ConsumeStats) -> int:

@@ -324,7 +324,7 @@ class Offsets(StaticTopics):
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
             found.update((await self.broker_consume_stats(address, group, topic)).offset_table)
-        return await self.logical_consume_stats(found)
+        return await self.logical_consume_stats(group, found)
 
     async def broker_consume_stats(
         self, address: str, group: str, topic: str | None = None

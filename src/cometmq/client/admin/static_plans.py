@@ -108,6 +108,13 @@ def leaders_of(parts: Mapping[str, TopicConfigAndQueueMapping]) -> dict[int, str
     return {queue_id: name for queue_id, (_, name) in sorted(found.items())}
 
 
+def brokers_of_items(parts: Mapping[str, TopicConfigAndQueueMapping]) -> list[str]:
+    """Return the brokers that have items of logical queues."""
+    leaders = leaders_of(parts).items()
+    lists = [hosted_by(parts[name])[queue_id] for queue_id, name in leaders]
+    return sorted({item.bname for items in lists for item in items})
+
+
 def check_parts(parts: Mapping[str, TopicConfigAndQueueMapping]) -> int:
     """Check that the parts of all brokers agree; return the number of logical queues.
 
@@ -300,12 +307,16 @@ def decide(parts: Parts, queue_id: int, offset: int) -> None:
 def renew_stale_lists(parts: Mapping[str, TopicConfigAndQueueMapping]) -> None:
     """Renew the last items of lists that have missed the end of a move, as their leaders have them.
 
+    A leader that is lost may itself have missed the end: then another broker knows it.
+
     An undecided item that the leader does not have is one of a move that was given up: its broker
     was away, and clients did not know that it leads the queue. That broker checks that it has no
     message.
     """
     for queue_id, name in leaders_of(parts).items():
         leading = hosted_by(parts[name])[queue_id]
+        if not is_decided(leading[-1]):
+            leading = hosted_by(parts[name])[queue_id] = _decided(parts, queue_id, leading)
         newest = {item.gen: item for item in leading}
         for part in parts.values():
             items = hosted_by(part).get(queue_id)
@@ -316,6 +327,21 @@ def renew_stale_lists(parts: Mapping[str, TopicConfigAndQueueMapping]) -> None:
                 hosted_by(part)[queue_id] = leading
             else:
                 hosted_by(part)[queue_id] = [*items[:-1], known]
+
+
+def _decided(
+    parts: Mapping[str, TopicConfigAndQueueMapping],
+    queue_id: int,
+    items: list[LogicQueueMappingItem],
+) -> list[LogicQueueMappingItem]:
+    """Return a list with its last item decided, if a part has it so."""
+    last = items[-1]
+    for part in parts.values():
+        for item in hosted_by(part).get(queue_id, ()):
+            same = (item.gen, item.bname, item.queue_id) == (last.gen, last.bname, last.queue_id)
+            if same and is_decided(item):
+                return [*items[:-1], item]
+    return items
 
 
 # --- logical queues, from what brokers say about their physical ones --------------------------

@@ -27,6 +27,7 @@ from cometmq.client.admin.static_plans import (
     StaticPlan,
     add_queues,
     balanced_moves,
+    brokers_of_items,
     check_parts,
     check_sizes,
     decide,
@@ -45,7 +46,7 @@ from cometmq.client.errors import ClientError, TopicNotFoundError
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, check_topic_name
-from cometmq.protocol.bodies.group import OffsetWrapper
+from cometmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
 from cometmq.protocol.bodies.route import (
     MASTER_ID,
     ClusterInfo,
@@ -58,6 +59,7 @@ from cometmq.protocol.bodies.topic import (
     TopicStatsTable,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers.group import GetConsumeStatsRequest
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.protocol.headers.topic import (
     GetTopicConfigRequest,
@@ -130,21 +132,42 @@ class StaticTopics(AdminCore):
         return part
 
     async def logical_consume_stats(
-        self, stats: Mapping[MessageQueue, OffsetWrapper]
+        self, group: str, stats: Mapping[MessageQueue, OffsetWrapper]
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets of a group with logical queues for the queues of static topics.
 
         Args:
-            stats: the offsets of the group at all brokers.
+            group: the group.
+            stats: its offsets at all brokers; brokers leave out topics where it has none.
         """
         shown: dict[MessageQueue, OffsetWrapper] = {}
         topics = dict.fromkeys(queue.topic for queue in stats)
         for topic in topics:
             if topic.startswith(RETRY_PREFIX) or not await self.is_static_topic(topic):
                 continue
-            shown |= logical_consume_stats(topic, await self.static_parts(topic), stats)
+            parts = await self.static_parts(topic)
+            left_out = await self._left_out(group, topic, parts, stats)
+            shown |= logical_consume_stats(topic, parts, {**left_out, **stats})
         static = {queue.topic for queue in shown}
         return {queue: row for queue, row in stats.items() if queue.topic not in static} | shown
+
+    async def _left_out(
+        self,
+        group: str,
+        topic: str,
+        parts: Parts,
+        stats: Mapping[MessageQueue, OffsetWrapper],
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """Return the offsets in the physical queues of a static topic that a table lacks."""
+        info = await self.cluster_info()
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, OffsetWrapper] = {}
+        for name in brokers_of_items(parts):
+            if any(queue.topic == topic and queue.broker_name == name for queue in stats):
+                continue
+            response = await self.call(_master(info, name), RequestCode.GET_CONSUME_STATS, header)
+            found |= ConsumeStats.decode(response.body).offset_table
+        return found
 
     async def logical_topic_stats(
         self, topic: str, stats: Mapping[MessageQueue, TopicOffset]
@@ -289,7 +312,7 @@ class StaticTopics(AdminCore):
                 RocketMQ's tool, even if the old broker says that its ends are final.
             force: whether brokers take it even if they have newer mappings.
         """
-        gaining = plan.gaining
+        gaining = [name for name in plan.gaining if name != lost]
         losing = [name for name in plan.losing if name != lost]
         await self.write_static_parts(plan, gaining, force=force)
         ends: dict[int, int] = {}

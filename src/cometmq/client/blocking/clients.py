@@ -1300,10 +1300,10 @@ class AdminClient(base.Blocking):
         return self._run(self._inner.static_parts(topic))
 
     def logical_consume_stats(
-        self, stats: Mapping[MessageQueue, OffsetWrapper]
+        self, group: str, stats: Mapping[MessageQueue, OffsetWrapper]
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets of a group with logical queues for the queues of static topics."""
-        return self._run(self._inner.logical_consume_stats(stats))
+        return self._run(self._inner.logical_consume_stats(group, stats))
 
     def logical_topic_stats(
         self, topic: str, stats: Mapping[MessageQueue, TopicOffset]

@@ -40,9 +40,9 @@ class TopicConfigSerializeWrapper4(Body, kw_only=True):
 
     topic_config_table: dict[str, TopicConfig]
     data_version: DataVersion4
-    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo]
-    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail]
-    mapping_data_version: DataVersion
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] | None = None
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] | None = None
+    mapping_data_version: DataVersion | None = None
 
 
 class TopicQueueMappingSerializeWrapper(Body, kw_only=True):

@@ -84,7 +84,12 @@ class Broker:
             stats=self.stats,
             role=self.role,
         )
-        topics = TopicHandler(core, announce=self._announce, forget=self._forget_topic)
+        topics = TopicHandler(
+            core,
+            announce=self._announce,
+            forget=self._forget_topic,
+            changes_to_make=lambda: None,
+        )
         groups = GroupHandler(core)
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,

@@ -57,7 +57,9 @@ class JsonFile:
             if content is not None:
                 self._files.sync_dir(self.path.parent)
             return content
-        except (OSError, ValueError) as problem:
+        except ValueError as problem:  # it names the file
+            raise StoreError(f"cannot read {problem}") from problem
+        except OSError as problem:
             raise StoreError(f"cannot read {self.path}: {problem}") from problem
 
     def save(self, content: Any) -> None:

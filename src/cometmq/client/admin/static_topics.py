@@ -128,7 +128,10 @@ class StaticTopics(AdminCore):
             raise
         part = TopicConfigAndQueueMapping.decode(response.body)
         if part.mapping_detail is None:
-            raise ClientError(f"Mapping info should not be null in broker {broker}")
+            raise ClientError(
+                f"Mapping info should not be null in broker {broker}: its topic {topic} is an"
+                " ordinary one, expected a static topic; create one with another name"
+            )
         return part
 
     async def logical_consume_stats(
@@ -203,9 +206,15 @@ class StaticTopics(AdminCore):
         parts = await self.static_parts(topic)
         total = check_parts(parts) if parts else 0
         if parts and queues == total:
-            raise ClientError("The topic queue num is equal the existed queue num, do nothing")
+            raise ClientError(
+                "The topic queue num is equal the existed queue num, do nothing: static topic"
+                f" {topic} has {total} logical queues, expected a larger number"
+            )
         if queues < total:
-            raise ClientError(f"Cannot decrease the queue num for static topic {queues} < {total}")
+            raise ClientError(
+                f"Cannot decrease the queue num for static topic {queues} < {total}: {topic} has"
+                f" {total} logical queues, expected a larger number"
+            )
         _check_targets(info, targets)
         epoch = next_epoch(parts, _now_ms())
         new = with_epoch(parts, epoch, queues)

@@ -23,6 +23,8 @@ NUMBERS: Final = Struct(">7q")
 _OURS: Final = Struct(">8s8q")
 _CRC: Final = Struct(">I")
 _OURS_AT: Final = 512
+READ_MS_MAX: Final = 2**43
+"""A later time is that of a damaged file: with it nothing would ever be delivered."""
 _MARK: Final = b"COMETMQT"
 _FILE_BYTES: Final = 4096
 
@@ -80,9 +82,13 @@ class TimerCheckpoint(NamedTuple):
 
 
 def decode_checkpoint(data: bytes) -> TimerCheckpoint:
-    """Return the content of a file; all zero for none."""
-    numbers = NUMBERS.unpack(data[: NUMBERS.size].ljust(NUMBERS.size, b"\0"))
+    """Return the content of a file; all zero for none, and for a damaged one."""
+    if len(data) < NUMBERS.size:
+        return TimerCheckpoint()
+    numbers = NUMBERS.unpack_from(data)
     read_ms, log_end, queue_offset, master_offset, *version = numbers
+    if min(read_ms, log_end, queue_offset) < 0 or read_ms > READ_MS_MAX:
+        return TimerCheckpoint()
     checkpoint = TimerCheckpoint(
         Passed(read_ms, 0, queue_offset),
         *(log_end, queue_offset, master_offset, (version[0], version[1], version[2])),

@@ -148,7 +148,14 @@ class TimerIndex:
             raise StoreError(f"cannot read the files of the timers: {problem}") from problem
 
     def _load(self, queue_offset_of: Callable[[int, int], int | None]) -> None:
-        checkpoint = decode_checkpoint(self._checkpoint_file.read())
+        data = self._checkpoint_file.read()
+        checkpoint = decode_checkpoint(data)
+        if any(data) and checkpoint == TimerCheckpoint():
+            log.error(
+                "the checkpoint of timer messages is damaged: their queue is read again, and some"
+                " may be delivered again path=%s",
+                self._checkpoint_file.path,
+            )
         self.passed, self._version = checkpoint.passed, checkpoint.version
         self.was_rocketmq = checkpoint.precision_ms == 0 and checkpoint.version[2] > 0
         self._log.load()

@@ -161,6 +161,27 @@ def test_without_usable_files_the_queue_is_read_again(made: Index, lost: str) ->
     assert (index.queue_offset, index.is_empty, index.counts()) == (0, True, [])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"xx", b"\xff" * 4096, struct.pack(">7q", 2**62, 0, 0, 0, 0, 0, 1).ljust(4096, b"\0")],
+    ids=["short", "negative", "late"],
+)
+def test_a_damaged_checkpoint_keeps_no_message_from_its_slot(
+    made: Index, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.add(3_500)
+    made.save()
+    made.index.close()
+    (made.root / "config" / "timercheck").write_bytes(content)
+
+    index = made.open()
+
+    assert (index.passed, index.queue_offset, index.is_empty) == (Passed(), 0, True)
+    assert "the checkpoint of timer messages is damaged" in caplog.text
+    made.add(3_500)
+    assert made.offsets(3_000) == [0]
+
+
 def test_a_passed_slot_takes_no_message_again(made: Index) -> None:
     made.add(3_500)
     made.add(3_500)

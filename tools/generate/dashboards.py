@@ -170,6 +170,45 @@ BROKERS = (
         [(f"cometmq_producer_sessions_used_ratio{{{C}}}", "used part of the limit {{node_id}}")],
     ),
     Panel(
+        "Pop: messages in flight, and held pops",
+        "short",
+        [
+            (f"cometmq_pop_in_flight_messages{{{C}}}", "in flight {{node_id}}"),
+            (f"cometmq_pop_held{{{C}}}", "held pops {{node_id}}"),
+        ],
+    ),
+    Panel(
+        "Pop: by how much messages are redelivered late",
+        "ms",
+        [
+            (f"cometmq_pop_revive_behind_ms{{{C}}}", "first one that waits {{node_id}}"),
+            (f"cometmq_pop_revive_late_ms{{{C}}}", "last one {{node_id}}"),
+        ],
+    ),
+    Panel(
+        "Pop: acknowledged, redelivered and dropped a second",
+        "short",
+        [
+            (
+                rate(f"cometmq_pop_{name}_messages_total", C, "node_id"),
+                f"{text} {{{{node_id}}}}",
+            )
+            for name, text in (
+                ("acknowledged", "acknowledged"),
+                ("revived", "redelivered"),
+                ("dropped", "dropped"),
+            )
+        ],
+    ),
+    Panel(
+        "Timer messages: those that wait, and by how many seconds they are late",
+        "short",
+        [
+            (f"rocketmq_timer_dequeue_lag{{{C}}}", "wait {{node_id}}"),
+            (f"rocketmq_timer_dequeue_latency{{{C}}}", "seconds late {{node_id}}"),
+        ],
+    ),
+    Panel(
         "Topics and groups",
         "short",
         [
@@ -217,7 +256,7 @@ TOPICS = (
         ],
     ),
     Panel(
-        "In flight: delivered, but not consumed",
+        "In flight: delivered or popped, but not consumed",
         "short",
         [
             (

@@ -27,7 +27,7 @@ from cometmq.client import (
     StartFrom,
     TransactionProducer,
 )
-from cometmq.client._pop.calls import RETRY_V1
+from cometmq.client._pop.calls import RETRY_V1, RETRY_V2
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import HALF_TOPIC, SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.protocol.bodies.route import TopicRouteData
@@ -359,11 +359,16 @@ class Orders:
         return LocalState.COMMIT
 
 
+@pytest.mark.parametrize(("kind", "sign"), [(RETRY_V1, "_"), (RETRY_V2, "+")])
 async def test_popped_messages_go_to_another_broker_and_the_master_redelivers_none_of_them(
-    pairs: Pairs, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+    pairs: Pairs, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, kind: str, sign: str
 ) -> None:
+    """Their retry topic is that of the group there, and makes no group of its own."""
     monkeypatch.setattr(metadata, "INTERVAL_S", 0.2)
-    master, slave, other = await pair_and_other(pairs)
+    form = {"enableRetryTopicV2": "true" if kind == RETRY_V2 else "false"}
+    master, slave, other = await pair_and_other(pairs, of_master=form, of_slave=form)
+    other.configuration.set(form)
+    await other.core.groups.create_all(["G"])
     async with AdminClient(pairs.name_server.address) as admin:
         await admin.create_group("G")
     async with Producer(pairs.name_server.address, group="p") as producer:
@@ -378,10 +383,12 @@ async def test_popped_messages_go_to_another_broker_and_the_master_redelivers_no
     await until(lambda: acts(slave))
     await offer_other_broker(pairs)
 
-    await until(lambda: stored(other, "%RETRY%G_T") == 1)
+    await until(lambda: stored(other, f"%RETRY%G{sign}T") == 1)
+    assert "G" in other.core.groups
+    assert f"G{sign}T" not in other.core.groups
     [(message, handle)] = await PopClient(client, other).pop()
     assert (message.body, message.reconsume_times) == (b"forgotten", 1)
-    assert handle.kind == RETRY_V1
+    assert handle.kind == kind
 
     master = await pairs.start("master", **ESCAPING)
     await until(lambda: master.features.pop.parts.get().check_points.is_loaded)

@@ -4,7 +4,7 @@ Source: TopicConfig, PermName, TopicValidator, MixAll, Validators and NamespaceU
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from reprlib import repr as short
 from typing import Final
 
@@ -116,6 +116,18 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 def retry_topic(group: str) -> str:
     """Return the retry topic of a group, whose messages are redelivered."""
     return RETRY_PREFIX + group
+
+
+def poppers_of(retry_topic: str) -> Iterator[tuple[str, str]]:
+    """Yield the groups and topics whose popped messages may be redelivered through a retry topic.
+
+    Its name joins them with ``_`` or ``+``. The first one may be part of their own names.
+    """
+    text = retry_topic.removeprefix(RETRY_PREFIX)
+    signs = "+" if "+" in text else "_"
+    for n, sign in enumerate(text):
+        if sign == signs:
+            yield text[:n], text[n + 1 :]
 
 
 def dlq_topic(group: str) -> str:

@@ -48,6 +48,7 @@ from cometmq.model.topic import (
     TopicConfig,
     check_topic_name,
     dlq_topic,
+    poppers_of,
 )
 from cometmq.protocol import octets
 from cometmq.protocol import properties as property_text
@@ -365,6 +366,8 @@ class SendValidation:
         if config is not None:
             return config
         topic = header.topic
+        if self._popper_of(topic) is not None:
+            return self._topics.require_internal(topic, 1, by_send=True)
         try:
             check_topic_name(topic)
         except InvalidNameError as problem:
@@ -450,9 +453,23 @@ class SendValidation:
         elif send.topic == TIMER_TOPIC:
             _check_room_of_copy(len(send.more), DELIVERED_BYTES, "a timer message", "its delivery")
 
+    def _popper_of(self, topic: str) -> str | None:
+        """Return the group for whose popped messages a topic is the retry topic; None for none.
+
+        A slave that acts as the master sends them. RocketMQ takes all behind the prefix for the
+        name of a group, and creates that group.
+        """
+        text = topic.removeprefix(RETRY_PREFIX)
+        if text == topic or self._groups.get(text) is not None:
+            return None
+        for group, popped in poppers_of(topic):
+            if popped in self._topics and ("+" in text or self._groups.get(group) is not None):
+                return group
+        return None
+
     def _route_retry(self, send: Send, header: SendHeader, properties: dict[str, str]) -> None:
         """Route a retry that a consumer sends: to its retry topic, or to the dead letters."""
-        group_name = header.topic[len(RETRY_PREFIX) :]
+        group_name = self._popper_of(header.topic) or header.topic[len(RETRY_PREFIX) :]
         group = self._groups.resolve(group_name)
         if group is None:
             raise ResponseError(

@@ -375,6 +375,27 @@ async def test_a_retry_topic_is_made_even_where_no_other_may_be(door: Door) -> N
     assert (made.write_queue_nums, made.read_queue_nums, made.perm) == (1, 1, 6)
 
 
+@pytest.mark.parametrize(
+    ("topic", "group"),
+    [
+        ("%RETRY%G_T", "G"),
+        ("%RETRY%G+T", "G"),
+        ("%RETRY%new+T", "new"),
+        ("%RETRY%new_T", "new_T"),
+        ("%RETRY%G_unknown", "G_unknown"),
+    ],
+)
+async def test_a_retry_of_a_popped_message_is_one_of_the_group_that_has_popped_it(
+    door: Door, topic: str, group: str
+) -> None:
+    """The first form of the name may be that of another group, so both have to be known."""
+    created(lambda: door.tables.groups.resolve("G"))
+    before = {*door.tables.groups.all()}
+    assert door.route(topic=topic, reconsume_times=1).topic == topic
+    assert {*door.tables.groups.all()} - before == {group} - before
+    assert topic in door.tables.topics
+
+
 async def test_a_queue_beyond_the_last_is_refused_and_one_that_is_only_read_is_not(
     door: Door,
 ) -> None:

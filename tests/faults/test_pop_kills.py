@@ -61,7 +61,7 @@ class Consumer:
         self.in_flight: set[bytes] = set()
         """Messages of the last pop that are to be acknowledged."""
         self.expected: Counter[bytes] = Counter()
-        """How often each message may come again."""
+        """How often each message may be redelivered."""
         self.again: list[bytes] = []
         """What was delivered although its acknowledgement was answered."""
         self._newest: dict[bytes, pop_kit.Taken] = {}
@@ -95,7 +95,7 @@ class Consumer:
                 lambda: self.pop(connection, count=32) == Answer.POLLING_TIMEOUT, timeout=30.0
             )
         times = Counter(self.delivered.values())
-        print(f"how often delivered: {dict(times)}; may come again: {self.expected.total()}")
+        print(f"how often delivered: {dict(times)}; may be redelivered: {self.expected.total()}")
         assert len(self.delivered) == MESSAGES
         assert self.again == []
         assert self.delivered <= self.expected + Counter(self.delivered.keys())

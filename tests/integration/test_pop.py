@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.pop.pops import GROUP_DELETED
+from cometmq.broker.pop.receipts import retry_topic_of
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
 from cometmq.client._pop.calls import ReceiptHandle
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.protocol.bodies.pop import MessageRequestMode, SetMessageRequestModeRequestBody
+from cometmq.protocol.bodies.pop import (
+    MessageRequestMode,
+    MessageRequestModeSerializeWrapper,
+    SetMessageRequestModeRequestBody,
+)
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.pop import PollingInfoRequest, PollingInfoResponse
 from cometmq.protocol.record import decode_messages
@@ -47,10 +54,28 @@ async def prepared(pairs: Pairs, count: int, **settings: str) -> Broker:
     return master
 
 
+async def set_mode(client: RemotingClient, broker: Broker, group: str) -> int:
+    """Let a group pop the topic; return the code of the response."""
+    body = SetMessageRequestModeRequestBody(
+        topic=TOPIC, consumer_group=group, mode=MessageRequestMode.POP
+    ).encode()
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    return (await client.call(broker.address, code, body=body, timeout=LIMIT_S)).code
+
+
+async def modes(
+    client: RemotingClient, broker: Broker
+) -> dict[str, dict[str, SetMessageRequestModeRequestBody]]:
+    """Return the modes of all topics and groups."""
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    body = (await client.call(broker.address, code, timeout=LIMIT_S)).body
+    return MessageRequestModeSerializeWrapper.decode(body).message_request_mode_map
+
+
 async def test_what_is_in_flight_goes_over_to_the_new_master(
     pairs: Pairs, client: RemotingClient
 ) -> None:
-    """What was acknowledged does not come again, the rest when its invisible time is over."""
+    """What was acknowledged is not redelivered, the rest when its invisible time is over."""
     master = await prepared(pairs, 10)
     slave = await pairs.start("slave", **SLAVE, **FAST)
     before = PopClient(client, master)
@@ -105,19 +130,11 @@ async def test_a_mode_creates_its_group_if_groups_are_created_on_first_use(
     pairs: Pairs, client: RemotingClient
 ) -> None:
     master = await prepared(pairs, 0)
-
-    async def set_mode(group: str) -> int:
-        body = SetMessageRequestModeRequestBody(
-            topic=TOPIC, consumer_group=group, mode=MessageRequestMode.POP
-        ).encode()
-        code = RequestCode.SET_MESSAGE_REQUEST_MODE
-        return (await client.call(master.address, code, body=body, timeout=LIMIT_S)).code
-
-    assert await set_mode("new") == 0
+    assert await set_mode(client, master, "new") == 0
     assert master.core.groups.get("new") is not None
     async with AdminClient(pairs.name_server.address) as admin:
         await admin.set_broker_config(master.address, {"autoCreateSubscriptionGroup": "false"})
-    assert await set_mode("other") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert await set_mode(client, master, "other") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 async def test_a_stop_and_a_start_keep_what_is_in_flight(
@@ -267,11 +284,7 @@ async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
     address = pairs.name_server.address
     assert await pairs.consume(GROUP, TOPIC, 2) == [b"0", b"1"]
     consumer = PopClient(client, master)
-    body = SetMessageRequestModeRequestBody(
-        topic=TOPIC, consumer_group=GROUP, mode=MessageRequestMode.POP
-    ).encode()
-    mode = RequestCode.SET_MESSAGE_REQUEST_MODE
-    assert (await client.call(master.address, mode, body=body, timeout=LIMIT_S)).code == 0
+    assert await set_mode(client, master, GROUP) == 0
     found = await consumer.pop(max_msg_nums=2)
     assert [message.body for message, _ in found] == [b"2", b"3"]
     for _, handle in found:
@@ -286,6 +299,125 @@ async def test_a_group_changes_between_pull_and_pop_and_skips_nothing(
             if len(bodies) == 2:
                 break
     assert bodies == [b"4", b"5"]
+
+
+async def test_a_pop_of_very_many_queues_finds_all_of_them_and_lets_others_go_on(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 0)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic("wide", queues=20_000)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for number in (0, 255, 256, 19_999):
+            queue = MessageQueue("wide", master.core.settings().broker_name, number)
+            await producer.send(Message("wide", b"%d" % number), queue=queue)
+    consumer, others = PopClient(client, master, topic="wide"), RemotingClient()
+    for request in (consumer.peek, consumer.request):
+        running = asyncio.ensure_future(request())
+        count = 0
+        while not running.done():
+            await PopClient(others, master).request()
+            count += 1
+        response = running.result()
+        assert response.code == 0
+        found = [message.body for message in decode_messages(response.body)]
+        assert sorted(found, key=int) == [b"0", b"255", b"256", b"19999"]
+        assert count > 3
+    await others.close()
+    assert master.features.pop.figures().in_flight == 4
+
+
+async def test_a_large_batch_of_acknowledgements_is_stored_in_parts(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 300)
+    consumer, figures = PopClient(client, master), master.features.pop.figures
+    handles = [(await consumer.pop(max_msg_nums=1))[0][1] for _ in range(300)]
+    running = asyncio.ensure_future(consumer.ack_together(*handles))
+    seen = set()
+    while not running.done():
+        seen.add(figures().in_flight)
+        await asyncio.sleep(0)
+    assert await running == 0
+    assert figures().in_flight == 0
+    assert len(seen) > 3
+
+
+async def test_nothing_of_a_deleted_topic_is_delivered_when_it_is_created_again(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """The new messages have the offsets of those that were popped before."""
+    master = await prepared(pairs, 4)
+    consumer = PopClient(client, master)
+    await set_mode(client, master, GROUP)
+    assert len(await consumer.pop(max_msg_nums=1, invisible_time=100)) == 1
+    await until(lambda: master.features.pop.figures().revived == 1)
+    retry = retry_topic_of(GROUP, TOPIC, is_second_form=False)
+    assert retry in master.core.topics
+    assert len(await consumer.pop(invisible_time=1_000)) == 4
+    held = asyncio.ensure_future(consumer.request(queue_id=0, poll_time=60_000))
+    await until(lambda: master.features.pop.figures().held == 1)
+
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.delete_topic(TOPIC)
+        assert (await held).code == ResponseCode.TOPIC_NOT_EXIST
+        assert retry not in master.core.topics
+        assert master.features.pop.figures().in_flight == 0
+        assert await modes(client, master) == {}
+        await admin.create_topic(TOPIC, queues=1)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for number in range(4):
+            await producer.send(Message(topic=TOPIC, body=b"new %d" % number))
+    new = await consumer.pop(max_msg_nums=3, invisible_time=60_000)
+    assert [message.body for message, _ in new] == [b"new 0", b"new 1", b"new 2"]
+    # Is due after those of before the deletion.
+    assert len(await consumer.pop(invisible_time=1_000)) == 1
+    await until(lambda: master.features.pop.figures().in_flight == 3)
+    assert master.features.pop.figures().revived == 2
+
+
+async def test_a_retry_topic_that_others_may_use_stays_when_a_topic_is_deleted(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """The first form of its name joins group and topic with a sign that both may contain."""
+    master = await prepared(pairs, 1)
+    retry = retry_topic_of(GROUP, TOPIC, is_second_form=False)
+    assert len(await PopClient(client, master).pop(invisible_time=100)) == 1
+    await until(lambda: retry in master.core.topics)
+    await master.core.groups.create_all([f"{GROUP}_{TOPIC}"])
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.delete_topic(TOPIC)
+        assert retry in master.core.topics
+
+
+async def test_a_deleted_group_leaves_no_mode_and_no_held_pop(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """The held pop does not create the group again; the next pop of a member does."""
+    master = await prepared(pairs, 0)
+    consumer = PopClient(client, master)
+    await set_mode(client, master, GROUP)
+    await set_mode(client, master, "other")
+    held = asyncio.ensure_future(consumer.request(poll_time=60_000))
+    await until(lambda: master.features.pop.figures().held == 1)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.delete_group(GROUP)
+    response = await held
+    assert (response.code, response.remark) == (ResponseCode.POLLING_TIMEOUT, GROUP_DELETED)
+    assert master.core.groups.get(GROUP) is None
+    assert (await modes(client, master))[TOPIC].keys() == {"other"}
+    assert await consumer.pop() == []
+    assert master.core.groups.get(GROUP) is not None
+
+
+async def test_an_export_of_check_points_to_the_log_has_nothing_to_do(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """RocketMQ's `exportPopRecord`; they are in the log."""
+    master = await prepared(pairs, 1)
+    assert len(await PopClient(client, master).pop()) == 1
+    assert (await client.call(master.address, RequestCode.POP_ROLLBACK, timeout=LIMIT_S)).code == 0
+    assert master.features.pop.figures().in_flight == 1
 
 
 async def test_ten_thousand_held_pops_get_one_message_each_and_the_rest_their_time(

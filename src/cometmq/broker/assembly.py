@@ -171,8 +171,8 @@ def assemble(
         ),
         pulling=pulling,
         pop=pop,
-        topics=TopicsFeature(core, registration, pulling, static_topics),
-        groups=GroupsFeature(core),
+        topics=TopicsFeature(core, registration, pulling, static_topics, pop),
+        groups=GroupsFeature(core, pop),
         queries=QueriesFeature(core),
         maintenance=MaintenanceFeature(core),
         admin=AdminFeature(

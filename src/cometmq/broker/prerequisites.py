@@ -62,14 +62,16 @@ def with_prerequisites(
             return handler(request)
         except PrerequisiteError as needed:
             request.is_exclusive = True  # the sends of a connection are stored in their order
-            return run_and_repeat(request, needed)
+            if failed is None:
+                return run_and_repeat(needed, lambda: handler(request), request)
+            return run_or_fail(request, needed, failed)
 
-    async def run_and_repeat(request: Request, needed: PrerequisiteError) -> Response | None:
+    async def run_or_fail(
+        request: Request, needed: PrerequisiteError, failed: Callable[[StoreError], Response]
+    ) -> Response | None:
         try:
             return await _run_then(needed, lambda: handler(request), request)
         except StoreError as problem:
-            if failed is None:
-                raise _not_available(problem) from problem
             return failed(problem)
 
     return handle
@@ -88,10 +90,26 @@ async def after_prerequisites(attempt: Callable[[], T], request: Request | None 
     try:
         return attempt()
     except PrerequisiteError as needed:
-        try:
-            return await _run_then(needed, attempt, request)
-        except StoreError as problem:
-            raise _not_available(problem) from problem
+        return await run_and_repeat(needed, attempt, request)
+
+
+async def run_and_repeat(
+    needed: PrerequisiteError, attempt: Callable[[], T], request: Request | None = None
+) -> T:
+    """Run what a function needs, and call it again, also after each further prerequisite.
+
+    Args:
+        needed: what the first call has raised.
+        attempt: the function.
+        request: as for `after_prerequisites`.
+
+    Raises:
+        ResponseError: as `after_prerequisites`.
+    """
+    try:
+        return await _run_then(needed, attempt, request)
+    except StoreError as problem:
+        raise _not_available(problem) from problem
 
 
 def _not_available(problem: StoreError) -> ResponseError:

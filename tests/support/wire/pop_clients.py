@@ -13,6 +13,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.pop import (
     AckMessageRequest,
+    PeekMessageRequest,
     PopMessageRequest,
     PopMessageResponse,
 )
@@ -55,6 +56,15 @@ class PopClient:
         )
         return await self._client.call(
             self._broker.address, RequestCode.POP_MESSAGE, header, timeout=LIMIT_S
+        )
+
+    async def peek(self) -> Command:
+        """Ask for what a pop would deliver from any queue."""
+        header = PeekMessageRequest(
+            consumer_group=self._group, topic=self._topic, queue_id=-1, max_msg_nums=32
+        )
+        return await self._client.call(
+            self._broker.address, RequestCode.PEEK_MESSAGE, header, timeout=LIMIT_S
         )
 
     async def pop(self, **fields: Any) -> list[tuple[StoredMessage, ReceiptHandle]]:

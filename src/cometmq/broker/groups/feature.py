@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.address import Endpoint
+from cometmq.broker.core import Core
 from cometmq.broker.life import BrokerFeature
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
     from cometmq.broker.groups.handler import GroupHandler
+    from cometmq.broker.pop.feature import PopFeature
 
 
 class GroupsFeature(BrokerFeature):
-    """Keeps the settings of consumer groups."""
+    """Keeps the settings of consumer groups.
+
+    Args:
+        core: of the broker.
+        pop: holds pops of groups that are deleted.
+    """
+
+    def __init__(self, core: Core, pop: PopFeature) -> None:
+        super().__init__(core)
+        self._pop = pop
 
     def serve(self, endpoint: Endpoint) -> Feature:
         """Build the handlers that create, change, show and delete groups."""
@@ -23,7 +34,7 @@ class GroupsFeature(BrokerFeature):
         def groups() -> GroupHandler:
             from cometmq.broker.groups.handler import GroupHandler
 
-            return GroupHandler(self._core)
+            return GroupHandler(self._core, self._pop.forget_group)
 
         return Feature(
             {

@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -69,13 +69,15 @@ class GroupHandler:
 
     Args:
         core: of the broker.
+        forget: removes a deleted group from pop consumption.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, forget: Callable[[str], Awaitable[None]]) -> None:
         self._groups = core.groups
         self._role = core.role
         self._forget_offsets = core.offsets.forget_group
         self._forget_statistics = core.stats.forget_group
+        self._forget_pops = forget
         self._created = core.measures.timings.groups
 
     async def put(self, request: Request) -> Response:
@@ -125,6 +127,7 @@ class GroupHandler:
         if header.clean_offset or header.remove_offset:
             await self._forget_offsets(name)
         await self._forget_statistics(name)
+        await self._forget_pops(name)
         return Response()
 
     def show(self, request: Request) -> Response:

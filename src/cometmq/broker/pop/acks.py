@@ -14,13 +14,13 @@ and changes nothing. Source: AckMessageProcessor and ChangeInvisibleTimeProcesso
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from cometmq.broker.checks import check_number, sent_to_slave
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
-from cometmq.broker.pop.orders import IGNORED, UNKNOWN
+from cometmq.broker.pop.orders import UNKNOWN
 from cometmq.broker.pop.part import PopPart, PopState
 from cometmq.broker.pop.pops import INVISIBLE_MS_MAX
 from cometmq.broker.pop.receipts import (
@@ -47,7 +47,7 @@ from cometmq.protocol.headers.pop import (
 )
 from cometmq.remoting import Request, Response, Supervisor
 from cometmq.remoting.connection import respond_with_failure
-from cometmq.remoting.slices import decode, decode_at_once
+from cometmq.remoting.slices import Slices, batched, decode, decode_at_once
 
 RECORDS_MAX: Final = 256
 """Check points whose acknowledgements are stored with one write."""
@@ -55,6 +55,8 @@ EARLY_MS: Final = 5_000
 BITS_MAX: Final = 4_096
 """Bits that are read of one item of a batch; RocketMQ's pops deliver at most 32 messages."""
 ITEMS_MAX: Final = 10_000
+ITEMS_AT_ONCE: Final = 64
+"""Items of a batch that are looked at together; the next ones follow when these are stored."""
 ATTEMPTS_MAX: Final = 8
 
 
@@ -64,7 +66,8 @@ class _Write:
     def __init__(self, points: CheckPoints) -> None:
         self.points = points
         self.bits: dict[CheckPoint, int] = {}
-        self.requests: list[Request] = []
+        self.waiting: list[Request | asyncio.Future[int]] = []
+        """What gets a response, or the end of the log that a response is to wait for."""
         self.attempts = 0
 
 
@@ -73,6 +76,7 @@ class AckHandler(PopPart):
 
     def __init__(self, state: PopState) -> None:
         super().__init__(state)
+        self._settings = state.settings
         self._write: _Write | None = None
         self.ack = with_prerequisites(self._ack)
         """Handles ACK_MESSAGE."""
@@ -161,31 +165,42 @@ class AckHandler(PopPart):
     def _ack_ordered(
         self, request: Request, header: AckMessageRequest, receipt: Receipt
     ) -> Response | None:
-        log_end = self._acknowledge_ordered(
-            header.consumer_group, header.topic, header.queue_id, header.offset, receipt
-        )
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offsets = (header.offset,)
+        log_end = self._acknowledge_ordered(group, topic, queue_id, offsets, receipt)
+        if log_end == UNKNOWN:
+            raise ResponseError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{group}@{queue_id},"
+                f" old:{self._offsets.committed(group, topic, queue_id) or 0},"
+                f" commit:{header.offset}, next:{UNKNOWN}",
+            )
         return self._durability.respond(request, log_end) if log_end else Response()
 
     def _acknowledge_ordered(
-        self, group: str, topic: str, queue_id: int, offset: int, receipt: Receipt
+        self, group: str, topic: str, queue_id: int, offsets: Sequence[int], receipt: Receipt
     ) -> int:
-        """Acknowledge an ordered message; return the end of the log, 0 if nothing was stored."""
+        """Acknowledge ordered messages.
+
+        Returns:
+            The end of the log that the response waits for; 0 if nothing was stored; `UNKNOWN` if
+            none of them was popped.
+        """
         committed = self._offsets.committed(group, topic, queue_id) or 0
-        if offset < committed:
-            return 0
-        next_offset = self._orders.acknowledge(
-            group, topic, queue_id, offset, receipt.pop_ms, committed
-        )
-        if next_offset == IGNORED:
-            return 0
-        if next_offset == UNKNOWN:
-            raise ResponseError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed},"
-                f" commit:{offset}, next:{next_offset}",
+        reached, count, unknown = committed, 0, 0
+        for offset in offsets:
+            if offset < reached:
+                continue
+            found = self._orders.acknowledge(
+                group, topic, queue_id, offset, receipt.pop_ms, reached
             )
+            unknown += found == UNKNOWN
+            if found >= 0:
+                reached, count = max(reached, found), count + 1
+        if not count:
+            return UNKNOWN if unknown else 0
         log_end = 0
-        if next_offset > committed and not self._offsets.is_reset_pending(group, topic, queue_id):
+        if reached > committed and not self._offsets.is_reset_pending(group, topic, queue_id):
             ack = AckOf(
                 group,
                 topic,
@@ -193,13 +208,13 @@ class AckHandler(PopPart):
                 receipt.start,
                 receipt.pop_ms,
                 self._log.broker_name,
-                (offset,),
-                next_offset=next_offset,
+                offsets,
+                next_offset=reached,
             )
             log_end = self._acknowledge_apart(ack, queue_id % self._log.queue_count)
-            self._offsets.commit(group, topic, queue_id, next_offset)
-        self.acked += 1
-        self._held.notify(group, topic)
+            self._offsets.commit(group, topic, queue_id, reached)
+        self.acked += count
+        self._held.notify(group, topic, queue_id)
         return log_end
 
     # --- batches --------------------------------------------------------------------------------
@@ -212,7 +227,10 @@ class AckHandler(PopPart):
             return self._ack_large(request)
         if body is None or not body.acks:
             raise ResponseError(ResponseCode.NO_MESSAGE, "no acknowledgement in the request")
-        return with_prerequisites(lambda each: self._ack_items(each, body))(request)
+        if len(body.acks) > ITEMS_AT_ONCE:
+            request.is_exclusive = True
+            return self._ack_many(request, body)
+        return with_prerequisites(lambda each: self._ack_few(each, body))(request)
 
     async def _ack_large(self, request: Request) -> Response | None:
         body = await decode(BatchAckMessageRequestBody, request.body)
@@ -222,14 +240,39 @@ class AckHandler(PopPart):
                 f"{len(body.acks)} items in a batch of acknowledgements, expected at most"
                 f" {ITEMS_MAX}",
             )
-        return await after_prerequisites(lambda: self._ack_items(request, body))
+        return await self._ack_many(request, body)
 
-    def _ack_items(self, request: Request, body: BatchAckMessageRequestBody) -> Response | None:
+    async def _ack_many(
+        self, request: Request, body: BatchAckMessageRequestBody
+    ) -> Response | None:
+        """Acknowledge many items in parts; each is stored before the next one is looked at."""
+        slices, log_end = Slices(), 0
+        for part in batched(body.acks if self._is_own(body) else (), ITEMS_AT_ONCE):
+            acks, end = await after_prerequisites(partial(self._acks_of, part))
+            log_end = max(log_end, end)
+            if acks:
+                stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                self._store_acks(stored, acks)
+                log_end = max(log_end, await stored)
+            await slices.pause()
+        return self._durability.respond(request, log_end) if log_end else Response()
+
+    def _ack_few(self, request: Request, body: BatchAckMessageRequestBody) -> Response | None:
+        acks, log_end = self._acks_of(body.acks if self._is_own(body) else ())
+        if acks:
+            self._store_acks(request, acks)
+            return None
+        return self._durability.respond(request, log_end) if log_end else Response()
+
+    def _is_own(self, body: BatchAckMessageRequestBody) -> bool:
+        return body.broker_name in ("", self._log.broker_name)
+
+    def _acks_of(self, items: Iterable[BatchAck]) -> tuple[dict[CheckPoint, int], int]:
+        """Return what is to be acknowledged, and the end of what was stored already."""
         self._prepare()
         acks: dict[CheckPoint, int] = {}
         log_end = 0
-        is_own = body.broker_name in ("", self._log.broker_name)
-        for item in body.acks if is_own else ():
+        for item in items:
             bits = int.from_bytes(item.bit_set[: BITS_MAX // 8], "little")
             topic = _topic_of(item)
             config = self._topics.get(topic)
@@ -243,13 +286,19 @@ class AckHandler(PopPart):
                 self._log.broker_name,
             )
             if receipt.revive_queue == ORDERED:
-                log_end = max(log_end, self._ack_ordered_item(item, receipt, bits))
+                end = self._acknowledge_ordered(
+                    item.consumer_group,
+                    topic,
+                    item.queue_id,
+                    _offsets_in(item.start_offset, bits),
+                    receipt,
+                )
+                log_end = max(log_end, end)
                 continue
             point = self._find(item.consumer_group, topic, item.queue_id, receipt)
             if point is not None:
                 acks[point] = acks.get(point, 0) | _bits_in(point, bits)
             elif self._may_be_early(receipt):
-                offsets = _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]
                 ack = AckOf(
                     item.consumer_group,
                     topic,
@@ -257,25 +306,11 @@ class AckHandler(PopPart):
                     receipt.start,
                     receipt.pop_ms,
                     receipt.broker_name,
-                    tuple(offsets),
+                    _offsets_in(item.start_offset, bits),
                     receipt.invisible_ms,
                 )
                 log_end = max(log_end, self._acknowledge_apart(ack, receipt.revive_queue))
-        if acks:
-            self._store_acks(request, acks)
-            return None
-        return self._durability.respond(request, log_end) if log_end else Response()
-
-    def _ack_ordered_item(self, item: BatchAck, receipt: Receipt, bits: int) -> int:
-        """Acknowledge ordered messages; return the end of the log that the response waits for."""
-        log_end = 0
-        for offset in _offsets_in(item.start_offset, bits)[:MESSAGES_MAX]:
-            with contextlib.suppress(ResponseError):  # one that was not popped
-                end = self._acknowledge_ordered(
-                    item.consumer_group, _topic_of(item), item.queue_id, offset, receipt
-                )
-                log_end = max(log_end, end)
-        return log_end
+        return acks, log_end
 
     # --- invisible times ------------------------------------------------------------------------
 
@@ -306,7 +341,18 @@ class AckHandler(PopPart):
             )
         )
         point = self._find(group, topic, queue_id, receipt)
-        is_early = point is None and self._may_be_early(receipt)
+        is_early = (
+            point is None
+            and self._may_be_early(receipt)
+            and not self._log.has_early(
+                group, topic, queue_id, receipt.start, receipt.pop_ms, offset
+            )
+        )
+        if is_early and len(points) >= self._settings().pop_check_points_max:
+            raise ResponseError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the invisible time was not changed: {len(points)} check points are in flight",
+            )
         bit = 0 if point is None else point.bit_of(offset) & ~(point.acked | point.acking)
         if not bit and not is_early:
             return response
@@ -356,7 +402,7 @@ class AckHandler(PopPart):
         self._orders.change_invisible(
             group, topic, queue_id, header.offset, receipt.pop_ms, visible_ms
         )
-        self._held.notify(group, topic)
+        self._held.notify(group, topic, queue_id)
         return Response(
             header=ChangeMessageInvisibletimeResponse(
                 pop_time=receipt.pop_ms,
@@ -367,7 +413,9 @@ class AckHandler(PopPart):
 
     # --- storing --------------------------------------------------------------------------------
 
-    def _store_acks(self, request: Request, acks: dict[CheckPoint, int]) -> None:
+    def _store_acks(
+        self, waiting: Request | asyncio.Future[int], acks: dict[CheckPoint, int]
+    ) -> None:
         """Store acknowledgements at the end of this iteration of the event loop, then respond."""
         write = self._write
         if write is None:
@@ -378,7 +426,7 @@ class AckHandler(PopPart):
             if new:
                 point.acking |= new
                 write.bits[point] = write.bits.get(point, 0) | new
-        write.requests.append(request)
+        write.waiting.append(waiting)
         if len(write.bits) >= RECORDS_MAX:
             self._end_write(write)
 
@@ -399,10 +447,14 @@ class AckHandler(PopPart):
         except Exception as problem:
             self._fail(write, problem)
         else:
-            for request in write.requests:
-                response = self._durability.respond(request, log_end)
+            for each in write.waiting:
+                if isinstance(each, asyncio.Future):
+                    if not each.done():
+                        each.set_result(log_end)
+                    continue
+                response = self._durability.respond(each, log_end)
                 if response is not None:
-                    request.reply(response)
+                    each.reply(response)
 
     def _append(self, write: _Write) -> int:
         """Store acknowledgements; return the end of the log that responses wait for."""
@@ -430,8 +482,11 @@ class AckHandler(PopPart):
             point.acking = 0
         if isinstance(problem, StoreError):
             problem = _refused(problem)
-        for request in write.requests:
-            respond_with_failure(request, problem)
+        for each in write.waiting:
+            if not isinstance(each, asyncio.Future):
+                respond_with_failure(each, problem)
+            elif not each.done():
+                each.set_exception(problem)
 
     async def stop(self) -> None:
         """End the acknowledgements that wait for a file of the log."""
@@ -453,8 +508,13 @@ def _topic_of(item: BatchAck) -> str:
 
 
 def _offsets_in(start: int, bits: int) -> list[int]:
-    """Return the offsets that a bit set names."""
-    return [start + n for n in range(bits.bit_length()) if bits >> n & 1]
+    """Return the offsets that a bit set names, as many as a check point has."""
+    offsets: list[int] = []
+    while bits and len(offsets) < MESSAGES_MAX:
+        lowest = bits & -bits
+        offsets.append(start + lowest.bit_length() - 1)
+        bits ^= lowest
+    return offsets
 
 
 def _bits_in(point: CheckPoint, bits: int) -> int:
@@ -463,6 +523,6 @@ def _bits_in(point: CheckPoint, bits: int) -> int:
     if isinstance(offsets, range) and offsets.start == point.start:
         return bits & point.all_bits()
     found = 0
-    for offset in _offsets_in(point.start, bits):
-        found |= point.bit_of(offset)
+    for n, offset in enumerate(offsets):
+        found |= (bits >> offset - point.start & 1) << n
     return found

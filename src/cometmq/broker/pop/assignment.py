@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.checks import check_group, check_is_master, check_number
@@ -35,7 +36,7 @@ from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
 from cometmq.remoting import Request, Response, check
-from cometmq.remoting.slices import Slices, decode, encode
+from cometmq.remoting.slices import Slices, decode, encode, off_loop
 
 if TYPE_CHECKING:
     from cometmq.broker.core import Core
@@ -110,7 +111,8 @@ class Routes:
                 response = await self._client.call(address, code, header, timeout=TIMEOUT_S)
                 if response.code == ResponseCode.TOPIC_NOT_EXIST:
                     return None
-                return _queues_in(topic, await decode(TopicRouteData, check(response).body))
+                route = await decode(TopicRouteData, check(response).body)
+                return await off_loop(partial(_queues_in, topic, route))
             except CometError as problem:
                 failure = problem
         raise failure
@@ -163,7 +165,10 @@ class AssignmentHandler:
         queues = await self._queues(asked, mode, share, settings)
         found = None
         if queues is not None:
-            found = [MessageQueueAssignment(message_queue=queue, mode=mode) for queue in queues]
+            found = [
+                MessageQueueAssignment(message_queue=queue, mode=mode)
+                async for queue in Slices().each(queues)
+            ]
         body = QueryAssignmentResponseBody(message_queue_assignments=found)
         return Response(body=await encode(body))
 
@@ -214,7 +219,7 @@ class AssignmentHandler:
     ) -> list[MessageQueue]:
         members = len(clients)
         if share <= 0 or share >= members - 1:
-            brokers = dict.fromkeys(queue.broker_name for queue in queues)
+            brokers = {queue.broker_name: None async for queue in Slices().each(queues)}
             return [MessageQueue(asked.topic, name, -1) for name in brokers]
         if asked.client_id not in clients:
             return []

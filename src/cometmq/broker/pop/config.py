@@ -71,6 +71,11 @@ class PopSettings:
     )
     """Whether redelivered messages keep the name of their retry topic in responses."""
 
+    clear_retry_topic_when_delete_topic: bool = setting(
+        True, key="clearRetryTopicWhenDeleteTopic", remote=True
+    )
+    """Whether the retry topics of pop are deleted with their topic."""
+
     revive_queue_num: int = setting(8, key="reviveQueueNum", low=1, high=REVIVE_QUEUES_MAX)
     """Queues of the revive topic, in which check points and acknowledgements are stored."""
 

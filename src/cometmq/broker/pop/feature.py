@@ -13,9 +13,9 @@ from cometmq.broker.life import BrokerFeature
 from cometmq.broker.pop.config import REVIVE_QUEUES_MAX, PopSettings
 from cometmq.model.errors import CometError
 from cometmq.model.numbers import number_of
-from cometmq.model.topic import revive_topic
+from cometmq.model.topic import RETRY_PREFIX, poppers_of, revive_topic
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import Connection, Request, Supervisor, check
+from cometmq.remoting import Connection, Request, Response, Supervisor, check
 from cometmq.remoting.features import Deferred, Feature, Routes
 from cometmq.remoting.jobs import Job, every
 from cometmq.remoting.slices import decode
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAINTAIN_S: Final = 1.0
 LOAD_RETRY_S: Final = 1.0
 ORDERS_S: Final = 5.0
-DROP_ORDERS_S: Final = 60.0
+DROP_S: Final = 60.0
 COPY_MODES_S: Final = 10.0
 COPY_TIMEOUT_S: Final = 5.0
 
@@ -158,6 +158,46 @@ class PopFeature(BrokerFeature):
         queue = None if parts is None else parts.check_points.points.queue(group, topic, queue_id)
         return 0 if queue is None else queue.in_flight
 
+    def retry_topics_of(self, topic: str) -> list[str]:
+        """Return the retry topics that are deleted with a topic.
+
+        One that another group or topic may use as well stays.
+        """
+        from cometmq.broker.pop.config import PopSettings
+        from cometmq.broker.pop.receipts import retry_topic_of
+
+        core = self._core
+        settings = core.configuration.reader_of(PopSettings)()
+        if not settings.clear_retry_topic_when_delete_topic or topic.startswith(RETRY_PREFIX):
+            return []
+
+        def is_of_others(name: str, owner: tuple[str, str]) -> bool:
+            if core.groups.get(name.removeprefix(RETRY_PREFIX)) is not None:
+                return True
+            return any(
+                core.groups.get(group) is not None and of in core.topics
+                for group, of in poppers_of(name)
+                if (group, of) != owner
+            )
+
+        return [
+            name
+            for group in core.offsets.groups_of(topic)
+            for second in (False, True)
+            if (name := retry_topic_of(group, topic, is_second_form=second)) in core.topics
+            and not is_of_others(name, (group, topic))
+        ]
+
+    async def forget_topic(self, topic: str) -> None:
+        """Drop what belongs to a topic that was deleted: nothing of it is redelivered."""
+        if self.parts.made() or self._has_records():
+            await self.parts.get().forget(topic=topic)
+
+    async def forget_group(self, group: str) -> None:
+        """Drop what belongs to a group that was deleted."""
+        if (parts := self.parts.made()) is not None:
+            await parts.forget(group=group)
+
     def _has_records(self) -> bool:
         """Return whether the log has, or may have, check points or acknowledgements."""
         store = self._core.store
@@ -217,11 +257,13 @@ class PopFeature(BrokerFeature):
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: parts.exclusive(
                     lambda p: p.assignment.all_modes
                 ),
+                # Moves check points into the log, where RocketMQ has kept them in a database.
+                RequestCode.POP_ROLLBACK: lambda request: Response(),
             },
             [
                 every(MAINTAIN_S, self._maintain, "maintain-check-points"),
                 Job("save-ordered-pops", lambda: ORDERS_S, self._save_orders, blocking=True),
-                every(DROP_ORDERS_S, self._drop_orders, "drop-ordered-pops"),
+                every(DROP_S, self._drop_unused, "drop-unused-pops"),
                 every(COPY_MODES_S, self._copy_modes, "copy-request-modes", first_s=1.0),
             ],
         )
@@ -283,13 +325,13 @@ class PopFeature(BrokerFeature):
         points = parts.check_points
         await points.follow_clock()
         await points.read_new()
-        points.maintain()
+        await points.maintain()
 
     def _save_orders(self) -> None:
         if (parts := self.parts.made()) is not None:
             parts.orders.save()
 
-    async def _drop_orders(self) -> None:
+    async def _drop_unused(self) -> None:
         parts = self.parts.made()
         if parts is None:
             return
@@ -300,6 +342,7 @@ class PopFeature(BrokerFeature):
             return 0 if config is None or groups.get(group) is None else config.read_queue_nums
 
         await parts.orders.drop_unused(queues)
+        await parts.held.forget_unused()
 
     async def _copy_modes(self) -> None:
         """Copy the request modes of the master of a slave."""

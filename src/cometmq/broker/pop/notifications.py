@@ -82,7 +82,7 @@ class NotificationHandler(PopPart):
         """Look again whether there is a message; respond if its time is over."""
         self._held.runs(waiting)
         if waiting.request.connection.closed:
-            self._held.notify(waiting.group, waiting.name)
+            self._held.notify(waiting.group, waiting.name, waiting.queue_id)
             return
         waiting.request.is_held = True
         response = self._run(waiting)
@@ -93,14 +93,15 @@ class NotificationHandler(PopPart):
         header = waiting.header
         has_message = self._has_message(waiting)
         is_full = False
-        if not has_message and header.poll_time > 0:
+        is_deleted = self._topics.get(header.topic) is None
+        if not has_message and header.poll_time > 0 and not is_deleted:
             try:
                 if self._held.hold(waiting, self._clock.now_ms()):
                     return None
             except PollingFullError:
                 is_full = True
-        elif has_message and waiting.was_held:
-            self._held.notify(waiting.group, waiting.name)
+        elif waiting.was_held and (has_message or is_deleted):
+            self._held.notify(waiting.group, waiting.name, waiting.queue_id)
         return Response(header=NotificationResponse(has_msg=has_message, polling_full=is_full))
 
     def _has_message(self, waiting: _Notification) -> bool:

@@ -221,6 +221,14 @@ class Orders:
         if self._table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
             self._is_changed = True
 
+    async def forget_all(self, *, topic: str = "", group: str = "") -> None:
+        """Forget the orders of a topic or of a group that was deleted."""
+        async for key in Slices().each(list(self._table)):
+            name, _, of = key.partition("@")
+            if topic == name or group == of:
+                self._table.pop(key, None)
+                self._is_changed = True
+
     async def drop_unused(self, queues: Callable[[str, str], int]) -> None:
         """Forget orders that are not used any more.
 

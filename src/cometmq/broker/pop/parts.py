@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from cometmq.broker.pop.pops import PopHandler
 from cometmq.broker.pop.request_modes import RequestModes
 from cometmq.broker.pop.revive_log import ReviveLog
 from cometmq.broker.pop.reviver import Reviver
+from cometmq.model.errors import CometError
 from cometmq.model.topic import revive_topic
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from cometmq.broker.durability.wait import DurabilityWait
     from cometmq.broker.pulling.arrivals import Arrivals
     from cometmq.store.config_files import JsonFile
+
+log = logging.getLogger(__name__)
 
 
 class PopParts:
@@ -85,6 +89,23 @@ class PopParts:
         self.acks = AckHandler(state)
         self.notifications = NotificationHandler(state, self.pops)
         self.assignment = AssignmentHandler(core, Routes(core, name_servers), self.modes, settings)
+
+    async def forget(self, *, topic: str = "", group: str = "") -> None:
+        """Drop what belongs to a topic or a group that was deleted.
+
+        What a deleted group has in flight is dropped when it is due, as in RocketMQ.
+        """
+        await self.held.rerun_deleted(topic=topic, group=group)
+        await self.orders.forget_all(topic=topic, group=group)
+        try:
+            await self.modes.forget(topic=topic, group=group)
+            if topic:
+                await self.check_points.forget(topic)
+        except CometError as problem:
+            log.warning(
+                "what was popped of a deleted topic or group is still there topic=%s group=%s: %s",
+                *(topic, group, problem),
+            )
 
     def log_of_master(self) -> ReviveLog:
         """Return what the log of a slave says is in flight; not for records of its own."""

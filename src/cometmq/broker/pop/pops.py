@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -33,7 +35,12 @@ from cometmq.broker.pop.receipts import (
     receipt_text,
     retry_topic_of,
 )
-from cometmq.broker.prerequisites import PrerequisiteError, with_prerequisites
+from cometmq.broker.prerequisites import (
+    CreationRequiredError,
+    PrerequisiteError,
+    after_prerequisites,
+    run_and_repeat,
+)
 from cometmq.broker.topics.table import INTERNAL_NAME_CHARS_MAX
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError, StoreError
@@ -58,10 +65,11 @@ INVISIBLE_MS_MAX: Final = 3 * 24 * 3_600_000
 FROM_MAX: Final = 1
 COLD_READS_MAX: Final = 6
 QUEUES_AT_ONCE: Final = 256
-"""A topic with more queues is read in slices."""
+"""Further queues of a topic are read in slices."""
 REVIVE_BOUNDS_MS: Final = (15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000)
 """Check points with similar invisible times share a queue of the revive topic: a broker of RocketMQ
 that takes over reads each queue in order, and waits for the first that is not due."""
+GROUP_DELETED: Final = "the group was deleted while its pop was held"
 _EMPTY_REMARK: Final = "NO_MESSAGE_IN_QUEUE"
 _HEAD = Struct(">i16xq")
 """The size and the queue offset of a record."""
@@ -151,14 +159,19 @@ class PopHandler(PopPart):
         self.mixed = MixedModes()
         """Groups that pull and pop a topic."""
         self._tasks = Supervisor("pop")
-        self.pop = with_prerequisites(self._pop)
-        """Handles POP_MESSAGE."""
-        self.peek = with_prerequisites(self._peek)
-        """Handles PEEK_MESSAGE."""
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _pop(self, request: Request) -> Response | None:
+    def pop(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Handle POP_MESSAGE."""
+        pop = self._new(request)
+        try:
+            return self._run(pop)
+        except PrerequisiteError as needed:
+            request.is_exclusive = True
+            return run_and_repeat(needed, lambda: self._run(pop), request)
+
+    def _new(self, request: Request) -> Pop:
         header = request.header(PopMessageRequest)
         now_ms = self._clock.now_ms()
         born_ms = header.born_time or now_ms
@@ -171,7 +184,7 @@ class PopHandler(PopPart):
         pop = Pop(self, request, header, min(born_ms, now_ms) + poll_ms)
         if self._access is not None:
             pop.accounts = self._access.state
-        return self._run(pop)
+        return pop
 
     def rerun(self, pop: Pop) -> None:
         """Run a pop again that was held."""
@@ -180,7 +193,7 @@ class PopHandler(PopPart):
             pop.unblocking.cancel()
             pop.unblocking = None
         if pop.request.connection.closed:
-            self._held.notify(pop.group, pop.name)
+            self._held.notify(pop.group, pop.name, pop.queue_id)
             return
         request = pop.request
         request.is_held = True
@@ -191,26 +204,29 @@ class PopHandler(PopPart):
                 access.check_pull_again(request, key, pop.name, pop.group)
                 pop.accounts = access.state
             response = self._run(pop)
+        except CreationRequiredError:
+            request.reply(Response(ResponseCode.POLLING_TIMEOUT, GROUP_DELETED))
+            self._held.notify(pop.group, pop.name, pop.queue_id)
+            return
         except PrerequisiteError as needed:
             self._repeat(pop, needed)
             return
         except Exception as problem:
             respond_with_failure(request, problem)
+            self._held.notify(pop.group, pop.name, pop.queue_id)
             return
         if response is not None:
             request.reply(response)
 
     def _repeat(self, pop: Pop, needed: PrerequisiteError) -> None:
         """Run a held pop again once what it needs was read or created."""
-        repeated = with_prerequisites(lambda _: self._run(pop))
 
         async def run() -> None:
             try:
-                await needed.run()
-                answer = repeated(pop.request)
-                response = answer if isinstance(answer, Response | None) else await answer
+                response = await run_and_repeat(needed, lambda: self._run(pop), pop.request)
             except Exception as problem:
                 pop.fail(problem)
+                self._held.notify(pop.group, pop.name, pop.queue_id)
                 return
             if response is not None and not pop.request.connection.closed:
                 pop.request.reply(response)
@@ -224,9 +240,7 @@ class PopHandler(PopPart):
     def _run(self, pop: Pop) -> Response | None:
         """Return the response; None if the pop is held, or read the disk first."""
         header = pop.header
-        config = self.check(
-            header.topic, header.consumer_group, header.queue_id, header.max_msg_nums
-        )
+        self.check(header.topic, header.consumer_group, header.queue_id, header.max_msg_nums)
         check_number("maxMsgNums", header.max_msg_nums, 0, COUNT_MAX)
         check_number("invisibleTime", header.invisible_time, 0, INVISIBLE_MS_MAX)
         matcher = self._matcher(header)
@@ -237,38 +251,60 @@ class PopHandler(PopPart):
         self._log.require_loaded()
         self._store.appender.finish_deferred()
         now_ms = self._clock.now_ms()
-        reading, pop.read_before = pop.read_before, None
-        if reading is None:
-            reading = _Reading(header.max_msg_nums)
-            if len(self._log.points) >= self._settings().pop_check_points_max:
-                reading.left = 0
-            if config.read_queue_nums > QUEUES_AT_ONCE and header.queue_id < 0:
-                raise PrerequisiteError(lambda: self._read_in_slices(pop, reading, matcher))
-            for flag, topic, queue_id in self._queues(pop, reading):
-                self._read(pop, flag, topic, queue_id, matcher, reading)
+        is_full = len(self._log.points) >= self._settings().pop_check_points_max
+        reading = self._reading(pop, 0 if is_full else header.max_msg_nums, matcher)
         if not reading.taken:
             if self._hold(pop, now_ms, reading.blocked_to_ms):
                 return None
             return self._response(pop, reading, now_ms, ORDERED if header.order else 0)
         return self._deliver(pop, reading, now_ms)
 
-    async def _read_in_slices(self, pop: Pop, reading: _Reading, matcher: Matcher | None) -> None:
-        """Read a topic of very many queues; what other pops take meanwhile is left to them."""
+    def _reading(
+        self, pop: Pop, left: int, matcher: Matcher | None, *, is_peek: bool = False
+    ) -> _Reading:
+        """Read the queues of a pop.
+
+        Raises:
+            PrerequisiteError: there are very many, or they have to be read from the disk first.
+        """
+        reading, pop.read_before = pop.read_before, None
+        if reading is not None:
+            return reading
+        reading = _Reading(left, is_peek=is_peek)
+        queues = self._queues(pop, reading)
+        for flag, topic, queue_id in islice(queues, QUEUES_AT_ONCE):
+            self._read(pop, flag, topic, queue_id, matcher, reading)
+        further = next(queues, None)
+        if further is not None:
+            rest = chain([further], queues)
+            raise PrerequisiteError(lambda: self._read_in_slices(pop, reading, matcher, rest))
+        return reading
+
+    async def _read_in_slices(
+        self,
+        pop: Pop,
+        reading: _Reading,
+        matcher: Matcher | None,
+        queues: Iterable[tuple[str, str, int]],
+    ) -> None:
+        """Read the other queues; what other pops take meanwhile is left to them."""
         slices = Slices()
-        for flag, topic, queue_id in self._queues(pop, reading):
-            try:
-                self._read(pop, flag, topic, queue_id, matcher, reading)
-            except PrerequisiteError as needed:
-                await needed.run()
-                self._read(pop, flag, topic, queue_id, matcher, reading)
+        for flag, topic, queue_id in queues:
             await slices.pause()
-        committed = self._offsets.committed
-        reading.taken = [
-            each
-            for each in reading.taken
-            if committed(pop.group, each.topic, each.queue_id) == each.start
-        ]
+            await after_prerequisites(
+                partial(self._read, pop, flag, topic, queue_id, matcher, reading)
+            )
+        if not reading.is_peek:
+            reading.taken = [each for each in reading.taken if self._is_left(pop, each)]
         pop.read_before = reading
+
+    def _is_left(self, pop: Pop, taken: Taken) -> bool:
+        """Return whether no other pop has delivered messages since they were read."""
+        queue = pop.group, taken.topic, taken.queue_id
+        if self._offsets.committed(*queue) != taken.start:
+            return False
+        header = pop.header
+        return not header.order or not self._orders.blocked_to_ms(*queue, header.attempt_id)
 
     def _hold(self, pop: Pop, now_ms: int, blocked_to_ms: int) -> bool:
         if pop.header.poll_time <= 0 or pop.request.connection.closed:
@@ -279,7 +315,11 @@ class PopHandler(PopPart):
             return False
         if blocked_to_ms and blocked_to_ms < pop.ends_ms:
             pop.unblocking = asyncio.get_running_loop().call_later(
-                (blocked_to_ms - now_ms + 1) / 1000, self._held.notify, pop.group, pop.name
+                (blocked_to_ms - now_ms + 1) / 1000,
+                self._held.notify,
+                pop.group,
+                pop.name,
+                pop.queue_id,
             )
         return True
 
@@ -523,9 +563,7 @@ class PopHandler(PopPart):
             try:
                 self._log.add(points, now_ms)
             except StoreError as problem:
-                raise ResponseError(
-                    ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing popped: {problem}"
-                ) from problem
+                raise _nothing_popped(problem) from problem
             for each in reading.taken:
                 self._offsets.commit(group, each.topic, each.queue_id, each.found.next_begin_offset)
                 self._compare_pulls(group, each.topic, each.queue_id, now_ms)
@@ -535,7 +573,7 @@ class PopHandler(PopPart):
             found = each.found
             self._stats.got(group, each.topic, each.queue_id, found.count, found.size_bytes)
         if reading.rest > 0 and pop.was_held:
-            self._held.notify(group, pop.name)
+            self._held.notify(group, pop.name, pop.queue_id)
         return response
 
     def _compare_pulls(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
@@ -646,12 +684,9 @@ class PopHandler(PopPart):
 
     # --- peeks ----------------------------------------------------------------------------------
 
-    def _peek(self, request: Request) -> Response:
-        """Return what a pop would deliver, and take nothing."""
+    def peek(self, request: Request) -> Response | Awaitable[Response]:
+        """Handle PEEK_MESSAGE: return what a pop would deliver, and take nothing."""
         header = request.header(PeekMessageRequest)
-        self.check(header.topic, header.consumer_group, header.queue_id, header.max_msg_nums)
-        if not self._role.is_slave:
-            self._log.require_loaded()
         pop = Pop(
             self,
             request,
@@ -666,14 +701,27 @@ class PopHandler(PopPart):
             ),
             0,
         )
-        reading = _Reading(header.max_msg_nums, is_peek=True)
+        try:
+            return self._run_peek(pop)
+        except PrerequisiteError as needed:
+            request.is_exclusive = True
+            return run_and_repeat(needed, lambda: self._run_peek(pop), request)
+
+    def _run_peek(self, pop: Pop) -> Response:
+        header = pop.header
+        self.check(header.topic, header.consumer_group, header.queue_id, header.max_msg_nums)
+        if not self._role.is_slave:
+            self._log.require_loaded()
         self._store.appender.finish_deferred()
-        for flag, topic, queue_id in self._queues(pop, reading):
-            self._read(pop, flag, topic, queue_id, None, reading)
+        reading = self._reading(pop, header.max_msg_nums, None, is_peek=True)
         response = self._response(pop, reading, self._clock.now_ms(), 0)
         if not reading.taken:
             response.code = ResponseCode.PULL_NOT_FOUND
         return response
+
+
+def _nothing_popped(problem: StoreError) -> ResponseError:
+    return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing popped: {problem}")
 
 
 def _turned(flag: str, config: TopicConfig) -> Iterator[tuple[str, str, int]]:

@@ -17,6 +17,7 @@ from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 
 if TYPE_CHECKING:
@@ -77,15 +78,14 @@ class RequestModes:
             ResponseError: there are too many.
         """
         async with self._changing:
-            table = {topic: dict(groups) for topic, groups in self._table.items()}
-            count = sum(map(len, table.values()))
+            count = sum(map(len, self._table.values()))
             if count >= MODES_MAX and self.find(mode.consumer_group, mode.topic) is None:
                 raise ResponseError(
                     ResponseCode.SYSTEM_ERROR,
                     f"{count} request modes, expected less than {MODES_MAX}",
                 )
-            table.setdefault(mode.topic, {})[mode.consumer_group] = mode
-            await self._replace(table)
+            groups = {**self._table.get(mode.topic, {}), mode.consumer_group: mode}
+            await self._replace({**self._table, mode.topic: groups})
 
     async def copy(self, table: Modes) -> bool:
         """Take over the table of the master of this slave; return whether anything changed.
@@ -98,6 +98,23 @@ class RequestModes:
                 return False
             await self._replace(table)
             return True
+
+    async def forget(self, *, topic: str = "", group: str = "") -> None:
+        """Remove the modes of a topic or of a group that was deleted.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        async with self._changing:
+            table = dict(self._table)
+            table.pop(topic, None)
+            async for name, groups in Slices().each(self._table.items()):
+                if group in groups:
+                    table[name] = {each: mode for each, mode in groups.items() if each != group}
+                    if not table[name]:
+                        del table[name]
+            if table != self._table:
+                await self._replace(table)
 
     async def _replace(self, table: Modes) -> None:
         self._content = table

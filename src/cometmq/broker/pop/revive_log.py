@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -41,11 +42,11 @@ from cometmq.broker.pop.records import (
     properties_of,
     read_record,
 )
-from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.protocol.record import encode_host, split_record
-from cometmq.remoting.slices import Slices
+from cometmq.remoting.slices import Slices, batched
 from cometmq.store import Appended, MessageStore, NewRecord, SegmentNotReadyError
 from cometmq.system.clock import Clock
 
@@ -244,6 +245,9 @@ class ReviveLog:
         Raises:
             PrerequisiteError, StoreError: as `add`.
         """
+        ids = ack.group, ack.topic, ack.queue_id, ack.start, ack.pop_ms
+        if not ack.next_offset and all(self.has_early(*ids, offset) for offset in ack.offsets):
+            return self._store.written_to
         now_ms = self._clock.now_ms()
         record = self._record(revive_queue, ACKS, acks_body(ack), now_ms)
         (stored,) = self._append([record])
@@ -251,6 +255,30 @@ class ReviveLog:
             self._keep_early(ack, revive_queue, stored.queue_offset)
         self._commit_end([record])
         return stored.log_offset_end
+
+    async def forget(self, topic: str) -> None:
+        """Acknowledge all messages of a topic that was deleted.
+
+        A topic of this name that is created again has other messages at the same offsets.
+
+        Raises:
+            StoreError, ResponseError: the disk refused, or cannot read the check points, or the
+                role has changed; the other messages are in flight still.
+        """
+        await self.load()
+        term, slices = self._term, Slices()
+        async for key in slices.each(list(self.points.queues())):
+            queue = self.points.queues().get(key) if key[1] == topic else None
+            points = [] if queue is None else list(queue.check_points.values())
+            for part in batched(points, APPENDED_MAX):
+                await after_prerequisites(partial(self._acknowledge_all, part, term))
+                await slices.pause()
+
+    def _acknowledge_all(self, points: list[CheckPoint], term: int) -> None:
+        if self._term == term:
+            left = {point: bits for point in points if (bits := point.all_bits() & ~point.acked)}
+            if left:
+                self.acknowledge(left, self._clock.now_ms())
 
     def settle(self, point: CheckPoint, bits: int) -> None:
         """Note that the acknowledgement of messages is stored."""
@@ -261,6 +289,13 @@ class ReviveLog:
         point.record_offset = record_offset
         self._live[point.revive_queue][record_offset] = point
         self.points.add(point, now_ms)
+
+    def has_early(
+        self, group: str, topic: str, queue_id: int, start: int, pop_ms: int, offset: int
+    ) -> bool:
+        """Return whether the early acknowledgement of a message is stored."""
+        early = self._early.get((group, topic, queue_id, start, pop_ms))
+        return early is not None and offset in early.offsets
 
     def _keep_early(self, ack: AckOf, queue: int, record_offset: int) -> None:
         expires_ms = max(self._clock.now_ms(), ack.pop_ms + ack.invisible_ms) + EARLY_MS
@@ -522,7 +557,7 @@ class ReviveLog:
 
     # --- maintenance ----------------------------------------------------------------------------
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """Commit the last record that counts no more; store check points again behind many dead.
 
         Raises:
@@ -530,12 +565,15 @@ class ReviveLog:
         """
         if not self.is_loaded:
             return
-        now_ms = self._clock.now_ms()
-        for early in list(self._early.values()):
-            if early.expires_ms <= now_ms:
+        now_ms, term, slices = self._clock.now_ms(), self._term, Slices()
+        async for early in slices.each(list(self._early.values())):
+            if early.expires_ms <= now_ms and self._early.get(early.key) is early:
                 self._drop_early(early)
-        for queue, live in self._live.items():
-            self._store_again(queue, live, now_ms)
+        for queue in self._queues:
+            await slices.pause()
+            if self._term != term:
+                return
+            self._store_again(queue, self._live[queue], now_ms)
         self.commit_base()
 
     async def follow_clock(self) -> None:

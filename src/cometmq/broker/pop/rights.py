@@ -50,4 +50,5 @@ RIGHTS: Final = {
     RequestCode.QUERY_ASSIGNMENT: same(SIGNED),
     RequestCode.SET_MESSAGE_REQUEST_MODE: CHANGE,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: READ,
+    RequestCode.POP_ROLLBACK: CHANGE,
 }

@@ -17,6 +17,7 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
+    from cometmq.broker.pop.feature import PopFeature
     from cometmq.broker.pulling.feature import PullingFeature
     from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.static_topics.feature import StaticTopicsFeature
@@ -35,6 +36,7 @@ class TopicsFeature(BrokerFeature):
         registration: announces changes to the name servers.
         pulling: holds pulls of topics that are deleted.
         static_topics: the mappings of static topics.
+        pop: has messages in flight of topics that are deleted.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class TopicsFeature(BrokerFeature):
         registration: Registration,
         pulling: PullingFeature,
         static_topics: StaticTopicsFeature,
+        pop: PopFeature,
     ) -> None:
         super().__init__(core)
         self._static_topics = static_topics
         self._registration = registration
         self._pulling = pulling
+        self._pop = pop
         core.topics.notify(registration.wake)
 
     def serve(self, endpoint: Endpoint) -> Feature:
@@ -61,6 +65,7 @@ class TopicsFeature(BrokerFeature):
                 await core.offsets.forget_topic(topic)
                 await core.stats.forget_topic(topic)
                 self._pulling.held.rerun_topic(topic)
+                await self._pop.forget_topic(topic)
                 await asyncio.sleep(0)
             try:
                 # On disk before the topic is created again: its new messages have the same offsets.
@@ -77,6 +82,7 @@ class TopicsFeature(BrokerFeature):
                 announce=self._registration.announce,
                 forget=forget_topic,
                 changes_to_make=self._static_topics.changes_to_make,
+                retry_topics=self._pop.retry_topics_of,
             )
 
         return Feature(

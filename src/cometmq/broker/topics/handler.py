@@ -10,7 +10,6 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -20,6 +19,7 @@ from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_nu
 from cometmq.broker.core import Core
 from cometmq.broker.table_pages import check_whole, first_of_page, fits, page_of
 from cometmq.broker.topics import attributes
+from cometmq.broker.topics.table import is_internal_name
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol import fastjson
@@ -50,7 +50,6 @@ _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _ITEM_BYTES = 160
 """The size of an item of a mapping, about."""
 _PERM_MAX = 15
-_HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 
 class TopicHandler:
@@ -62,6 +61,7 @@ class TopicHandler:
         forget: removes a deleted topic from other parts of the broker, on disk too.
         changes_to_make: returns what makes the changes of mappings that this broker has received
             and not made; None if there are none.
+        retry_topics: returns the topics that are deleted before a topic.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class TopicHandler:
         announce: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
         changes_to_make: Callable[[], Awaitable[None] | None],
+        retry_topics: Callable[[str], list[str]],
     ) -> None:
         self._changes_to_make = changes_to_make
         self._topics = core.topics
@@ -80,6 +81,7 @@ class TopicHandler:
         self._role = core.role
         self._announce = announce
         self._forget = forget
+        self._retry_topics = retry_topics
         self._created = core.measures.timings.topics
 
     # --- making and changing --------------------------------------------------------------------
@@ -182,15 +184,16 @@ class TopicHandler:
         if not name.strip():
             raise invalid("The specified topic is blank.")
         self._check_not_system(name)
-        # The table first: if it cannot be written, nothing has changed.
-        if await self._topics.delete(name, self._drop):
-            log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
+        for each in [*self._retry_topics(name), name]:
+            # The table first: if it cannot be written, nothing has changed.
+            if await self._topics.delete(each, self._drop):
+                log.info("topic deleted topic=%s peer=%s", each, request.connection.peer_text)
         return Response()
 
     async def _drop(self, name: str) -> None:
         """Drop what belongs to a topic that has just been deleted."""
         await self._static_topics.forget(name)
-        if _HARMLESS.fullmatch(name):
+        if is_internal_name(name):
             self._queues.delete_topic(name)
             await self._forget(name)
 

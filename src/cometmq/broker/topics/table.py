@@ -69,7 +69,7 @@ INTERNAL_NAME_CHARS_MAX = 255
 NAMES_LOGGED_MAX = 100
 
 _SECTION = "topicConfigTable"
-_INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_+-]+")
+_INTERNAL_NAME = re.compile(rf"[%|a-zA-Z0-9_+-]{{1,{INTERNAL_NAME_CHARS_MAX}}}")
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -460,6 +460,11 @@ def _ordered(config: TopicConfig | None) -> TopicConfig | None:
     return None if config is None else msgspec.structs.replace(config, order=True)
 
 
+def is_internal_name(name: str) -> bool:
+    """Return whether a topic that the broker creates itself may have a name."""
+    return _INTERNAL_NAME.fullmatch(name) is not None
+
+
 def internal_topic(
     name: str, queues: int, *, sys_flag: int = 0, order: bool = False
 ) -> TopicConfig:
@@ -468,7 +473,7 @@ def internal_topic(
     Raises:
         InvalidNameError: the name has characters that no topic may have, or more than 255.
     """
-    if len(name) > INTERNAL_NAME_CHARS_MAX or not _INTERNAL_NAME.fullmatch(name):
+    if not is_internal_name(name):
         raise InvalidNameError(
             f"topic {name[:80]!r} of {len(name)} characters: expected at most"
             f" {INTERNAL_NAME_CHARS_MAX} letters, digits, %, |, _, + and -"

@@ -156,7 +156,7 @@ def test_records_that_count_no_more_are_not_read(world: World) -> None:
     for start in range(0, 30, 3):
         world.ack(world.pop(start), *range(start, start + 3))
     last = world.pop(30)
-    world.log.maintain()
+    asyncio.run(world.log.maintain())
     assert world.offsets.committed(REVIVE_GROUP, REVIVE, 1) == world.records - 2
     world.persist()
     world.restart()
@@ -173,7 +173,7 @@ def test_a_check_point_in_flight_for_long_is_stored_again(
     world.ack(slow, 1)
     for start in range(3, 60, 3):
         world.ack(world.pop(start), *range(start, start + 3))
-    world.log.maintain()
+    asyncio.run(world.log.maintain())
     handled = world.offsets.committed(REVIVE_GROUP, REVIVE, 1)
     assert handled is not None
     assert world.records - handled <= 3
@@ -194,7 +194,7 @@ def test_another_process_may_have_stored_a_check_point_twice(
     slow = world.pop(0)
     world.ack(slow, 0)
     world.ack(world.pop(3), 3, 4, 5)
-    world.log.maintain()  # stores it again; the committed offsets are lost
+    asyncio.run(world.log.maintain())  # stores it again; the committed offsets are lost
     world.ack(slow, 1)
     world.restart()
     assert world.in_flight() == [2]
@@ -236,7 +236,7 @@ def test_an_early_acknowledgement_waits_for_its_check_point(world: World) -> Non
     world.log.acknowledge_apart(AckOf("g", "T", 0, 0, pop_ms, "b", (1,), 60_000), 1)
     world.restart()
     world.clock.advance(59_000)
-    world.log.maintain()
+    asyncio.run(world.log.maintain())
     foreign(
         world,
         b"ck",
@@ -294,3 +294,41 @@ def test_a_clock_that_is_set_back_leaves_nothing_invisible_for_longer(
     now_ms = world.clock.now_ms()
     assert world.log.points.take_due(now_ms + 4_800, 1) == []
     assert len(world.log.points.take_due(now_ms + 5_100, 1)) == 1
+
+
+def test_very_many_early_acknowledgements_are_dropped_in_slices(world: World) -> None:
+    """Each stands for a receipt that a peer has sent."""
+    pop_ms, count = world.clock.now_ms(), 100_000
+    for start in range(count):
+        world.log._keep_early(AckOf("g", "T", 0, start, pop_ms, "b", (start,), 1_000), 1, start)
+    world.clock.advance(60_000)
+
+    async def turns() -> int:
+        """Return how often others run meanwhile."""
+        running, turns = asyncio.ensure_future(world.log.maintain()), 0
+        while not running.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(turns()) > 3
+    assert not world.log.has_early("g", "T", 0, count - 1, pop_ms, count - 1)
+
+
+def test_an_early_acknowledgement_is_stored_once(world: World) -> None:
+    ack = AckOf("g", "T", 0, 0, world.clock.now_ms(), "b", (1, 2), 60_000)
+    end = world.log.acknowledge_apart(ack, 1)
+    assert world.log.acknowledge_apart(ack, 1) >= end
+    assert world.records == 1
+
+
+def test_messages_of_a_deleted_topic_are_not_in_flight_any_more(world: World) -> None:
+    """Also after a restart."""
+    for start in range(0, 600, 3):
+        world.pop(start)
+    now_ms = world.clock.now_ms()
+    world.log.add([CheckPoint("g", "other", 0, 7, range(7, 8), now_ms, 60_000, 0)], now_ms)
+    asyncio.run(world.log.forget("T"))
+    assert world.in_flight() == [7]
+    world.restart()
+    assert world.in_flight() == [7]

@@ -89,8 +89,9 @@ class Broker:
             announce=self._announce,
             forget=self._forget_topic,
             changes_to_make=lambda: None,
+            retry_topics=lambda topic: [],
         )
-        groups = GroupHandler(core)
+        groups = GroupHandler(core, self._forget_group)
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_list,
@@ -109,6 +110,9 @@ class Broker:
 
     async def _forget_topic(self, topic: str) -> None:
         await self.offsets.forget_topic(topic)
+
+    async def _forget_group(self, group: str) -> None:
+        """Called for each deleted group; pop consumption is tested elsewhere."""
 
     async def _announce(self) -> None:
         self.announced += 1

@@ -413,11 +413,16 @@ async def committed_at(elected: ElectedPairs, broker: Broker) -> int:
 async def with_group(elected: ElectedPairs, **settings: str) -> tuple[Broker, Broker]:
     """A master and a slave that have three messages in T, and the group g."""
     first, second = await both(elected, **settings)
+    await fill(elected, first, second)
+    return first, second
+
+
+async def fill(elected: ElectedPairs, first: Broker, second: Broker) -> None:
+    """Store three messages and a group at a master, and wait until its slave has them."""
     for body in (b"1", b"2", b"3"):
         assert (await elected.send(first, body, "T")).code == ResponseCode.SUCCESS
     await first.core.groups.create_all(["g"])
     await until(lambda: "T" in second.core.topics and log_of(first) == log_of(second))
-    return first, second
 
 
 async def test_offsets_that_are_committed_at_the_old_master_are_those_of_the_new_one(
@@ -725,6 +730,30 @@ async def test_pops_at_the_old_master_get_what_the_new_one_has(elected: ElectedP
     parts = first.features.pop.parts.made()
     assert parts is not None
     assert not parts.check_points.is_loaded
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_master_that_is_cut_off_delivers_no_message_that_the_new_one_has_delivered(
+    elected: ElectedPairs, *, order: bool
+) -> None:
+    """Its consumers pop where nothing is confirmed any more."""
+    controller = await elected.controller()
+    settings = {"slaveTimeout": "300", "controllerHeartBeatTimeoutMills": "1000"}
+    async with FaultProxy(controller.address) as link:
+        first = await elected.start("a", controllerAddr=link.address, **settings)
+        second = await elected.start("b", **settings)
+        await until(lambda: members(first) == {1, 2})
+        await fill(elected, first, second)
+        assert await consumed_at(elected, first, max_msg_nums=1, order=order) == [b"1"]
+        await until(lambda: log_of(second) == log_of(first))
+        await second.core.groups.create_all(["g"])
+
+        link.stall()
+        await until(lambda: is_master(second) and second.core.role.in_force.is_set())
+        assert await consumed_at(elected, second, order=order) == [b"2", b"3"]
+        response = await PopClient(elected.client, first, group="g").request(order=order)
+        assert (response.code, response.body) == (ResponseCode.SERVICE_NOT_AVAILABLE, b"")
+        assert is_master(first)
 
 
 async def test_no_offset_is_behind_messages_whose_check_point_was_truncated(

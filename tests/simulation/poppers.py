@@ -187,7 +187,7 @@ class Poppers:
         if name not in history.sends:
             history.failures.append(f"phantom: {name} was popped, and never sent")
             return
-        for key in () if found.is_of_old_master else found.keys:
+        for key in found.keys:
             settled = popped.settled.get(key)
             if settled is not None and found.at_s > settled.acknowledged_s:  # else it was late
                 self._again[name] = (

@@ -78,6 +78,10 @@ class Acknowledgements:
         """Return whether sends wait for slaves."""
         return self._role.is_sync_master and self._settings().in_sync_replicas != 1
 
+    def may_be_replaced(self) -> bool:
+        """Return whether another master may have been elected; never without a controller."""
+        return False
+
     def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:
         """Call ``on_outcome`` when enough slaves have the log up to an offset, or do not get it."""
         if self.reached() >= log_offset_end:

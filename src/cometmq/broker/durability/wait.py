@@ -77,6 +77,11 @@ class DurabilityWait:
         """Why no message may be stored now; None if messages may be."""
         return None if self._slaves is None else self._slaves.refusal
 
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether another master may have been elected without this broker knowing it."""
+        return self._slaves is not None and self._slaves.may_be_replaced()
+
     def waits(self) -> bool:
         """Return whether a response waits for anything."""
         slaves = self._slaves

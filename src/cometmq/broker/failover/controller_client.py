@@ -88,6 +88,8 @@ class ControllerClient:
         """The address of the active controller; empty if it is not known."""
         self._decided_s = 0.0
         self._tasks = Supervisor("controllers")
+        self.is_heard = True
+        """Whether no request to the active controller has failed since its last response."""
         self._heartbeats: dict[str, asyncio.Task[None]] = {}
         self._failures = FailureLog(
             log,
@@ -115,17 +117,17 @@ class ControllerClient:
         try:
             response = await self._client.call(address, code, header, body, timeout=TIMEOUT_S)
         except RemotingError as problem:
-            self._active = ""
+            self._active, self.is_heard = "", False
             was_sent = not isinstance(problem, ConnectError)
             raise ControllerUnavailableError(f"{problem}", was_sent=was_sent) from problem
         if response.code == ResponseCode.CONTROLLER_NOT_LEADER:
             # Also the response of an active controller that cannot tell whether its store has
             # taken the change.
-            self._active = ""
+            self._active, self.is_heard = "", False
             raise ControllerUnavailableError(
                 f"controller {address}: {response.remark}", was_sent=True
             )
-        self._decided_s = asyncio.get_running_loop().time()
+        self._decided_s, self.is_heard = asyncio.get_running_loop().time(), True
         return response
 
     @property
@@ -162,6 +164,7 @@ class ControllerClient:
                 address, RequestCode.BROKER_HEARTBEAT, header, timeout=TIMEOUT_S
             )
         except RemotingError as problem:
+            self.is_heard = self.is_heard and address != self._active
             self._failures.failed(address, problem)
         else:
             self._failures.succeeded(address)

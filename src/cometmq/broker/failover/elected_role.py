@@ -228,6 +228,7 @@ class ElectedRole:
         core.role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
         replication.acknowledgements.is_cut_off = self._is_cut_off
+        replication.acknowledgements.is_unheard = lambda: not self._controllers.is_heard
 
     @property
     def epochs(self) -> list[Epoch]:

@@ -35,6 +35,7 @@ from cometmq.broker.pop.receipts import (
     receipt_text,
     retry_topic_of,
 )
+from cometmq.broker.pop.records import AckOf
 from cometmq.broker.prerequisites import (
     CreationRequiredError,
     PrerequisiteError,
@@ -69,6 +70,10 @@ QUEUES_AT_ONCE: Final = 256
 REVIVE_BOUNDS_MS: Final = (15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000)
 """Check points with similar invisible times share a queue of the revive topic: a broker of RocketMQ
 that takes over reads each queue in order, and waits for the first that is not due."""
+REPLACED: Final = (
+    "another master may be elected, and may have delivered these messages; they are redelivered if"
+    " this broker stays the master"
+)
 GROUP_DELETED: Final = "the group was deleted while its pop was held"
 _EMPTY_REMARK: Final = "NO_MESSAGE_IN_QUEUE"
 _HEAD = Struct(">i16xq")
@@ -532,11 +537,14 @@ class PopHandler(PopPart):
 
     # --- responses ------------------------------------------------------------------------------
 
-    def _deliver(self, pop: Pop, reading: _Reading, now_ms: int) -> Response:
+    def _deliver(self, pop: Pop, reading: _Reading, now_ms: int) -> Response | None:
         """Store check points, move the committed offsets, and respond."""
         header = pop.header
         group = header.consumer_group
+        waits, log_end = self._durability.may_be_replaced, 0
         if header.order:
+            if waits:
+                log_end = self._store_order(pop, reading.taken[0], now_ms)
             counts = self._note_order(pop, reading, now_ms)
             response = self._response(pop, reading, now_ms, ORDERED, counts)
         else:
@@ -561,7 +569,7 @@ class PopHandler(PopPart):
                 for each in reading.taken
             ]
             try:
-                self._log.add(points, now_ms)
+                log_end = self._log.add(points, now_ms)
             except StoreError as problem:
                 raise _nothing_popped(problem) from problem
             for each in reading.taken:
@@ -574,7 +582,42 @@ class PopHandler(PopPart):
             self._stats.got(group, each.topic, each.queue_id, found.count, found.size_bytes)
         if reading.rest > 0 and pop.was_held:
             self._held.notify(group, pop.name, pop.queue_id)
+        if waits:
+            self._respond_confirmed(pop.request, response, log_end)
+            return None
         return response
+
+    def _respond_confirmed(self, request: Request, response: Response, log_end: int) -> None:
+        """Respond when the in-sync set has what was stored for a pop.
+
+        Another master may have been elected, and may have delivered these messages. A member of the
+        in-sync set confirms nothing here any more once it follows that one.
+        """
+
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            confirmed = error is None and code == ResponseCode.SUCCESS
+            request.reply(
+                response if confirmed else Response(ResponseCode.SERVICE_NOT_AVAILABLE, REPLACED)
+            )
+
+        self._durability.wait(log_end, on_outcome)
+
+    def _store_order(self, pop: Pop, taken: Taken, now_ms: int) -> int:
+        """Store a record that acknowledges nothing, before an ordered pop; return its end."""
+        ack = AckOf(
+            pop.group,
+            taken.topic,
+            taken.queue_id,
+            taken.start,
+            now_ms,
+            self._log.broker_name,
+            (taken.start,),
+            next_offset=taken.start,
+        )
+        try:
+            return self._log.acknowledge_apart(ack, taken.queue_id % self._log.queue_count)
+        except StoreError as problem:
+            raise _nothing_popped(problem) from problem
 
     def _compare_pulls(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
         """Note a group that has pulled since its last pop, whose messages are in flight still."""

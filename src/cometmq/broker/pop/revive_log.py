@@ -164,17 +164,22 @@ class ReviveLog:
 
     # --- changes --------------------------------------------------------------------------------
 
-    def add(self, points: list[CheckPoint], now_ms: int) -> None:
+    def add(self, points: list[CheckPoint], now_ms: int) -> int:
         """Store check points, and keep them.
+
+        Returns:
+            The log offset behind the records.
 
         Raises:
             PrerequisiteError: a file of the log has to be created first; nothing has changed.
             StoreError: the store refuses; nothing has changed.
         """
         records = [self._check_point_record(point, now_ms) for point in points]
-        for point, stored in zip(points, self._append(records), strict=True):
-            self._keep(point, stored.queue_offset, now_ms)
+        stored = self._append(records)
+        for point, place in zip(points, stored, strict=True):
+            self._keep(point, place.queue_offset, now_ms)
         self._commit_end(records)
+        return stored[-1].log_offset_end
 
     def replace(self, point: CheckPoint, bit: int, renewed: CheckPoint, now_ms: int) -> int:
         """Store a check point in the place of one message of another one.

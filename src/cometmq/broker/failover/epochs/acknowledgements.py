@@ -58,6 +58,8 @@ class EpochAcknowledgements(Acknowledgements):
         """Returns whether another master may have been elected: the controllers are asked first."""
         self.is_cut_off: Callable[[], bool] = _never
         """Returns whether the controllers do not respond for so long that they may have elected."""
+        self.is_unheard: Callable[[], bool] = _never
+        """Returns whether a request to the controllers has failed since their last response."""
         self._stuck_at = -1
         """The confirm offset at the last timeout of a send; -1 if there was none in this epoch."""
         self._few = ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
@@ -81,6 +83,15 @@ class EpochAcknowledgements(Acknowledgements):
             or settings.min_in_sync_replicas > 1
             or self.fenced is not None
             or self.is_doubtful()
+        )
+
+    def may_be_replaced(self) -> bool:
+        """Return whether another master may have been elected.
+
+        Only what the in-sync set confirms from now on was stored before that.
+        """
+        return self._in_sync() is not None and (
+            self.fenced is not None or self.is_doubtful() or self.is_unheard() or self.is_cut_off()
         )
 
     def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:

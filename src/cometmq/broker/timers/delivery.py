@@ -220,7 +220,7 @@ class TimerDelivery:
         """Take over the slots that a slave has passed as the acting master, before the start.
 
         What it has sent to other brokers has no copies in the log here. What it did not have in its
-        queue is due at once.
+        queue is due at once, and what it had put off for later rolls here.
 
         Raises:
             StoreError: the disk refused.
@@ -235,7 +235,7 @@ class TimerDelivery:
         for slot_ms in range(max(before, last - SLOTS * precision), last, precision):
             for position in list(index.positions(slot_ms)):
                 unit = index.unit(position)
-                if unit.log_offset >= border:
+                if unit.log_offset >= border or unit.rolls:
                     index.put_again(unit, passed.read_ms)
             index.forget_units(slot_ms, index.counts_in(slot_ms), self._clock.now_ms())
         queue_offset = min(passed.queue_offset, index.queue_offset)
@@ -374,6 +374,9 @@ class TimerDelivery:
 
     async def _work(self, slices: Slices) -> float | None:
         """Read the queue and deliver what is due; return the seconds until there may be more."""
+        if self._index.is_damaged:
+            self._slot.forget()
+            self._index.make_again()
         await self._queue.read(slices)
         if not self._delivers:
             return CHECK_INTERVAL_S  # a slave is not notified

@@ -237,6 +237,8 @@ class SlotDelivery:
             positions.append(position)
             if len(positions) % READ_MESSAGES == 0:
                 await slices.pause()
+        if index.is_damaged:  # it has further units, which are known once the queue is read again
+            return
         recalls: list[Unit] = []
         kept: array[int] = array("q")
         for position in positions:

@@ -8,9 +8,11 @@ have the same index, also one that is made again. RocketMQ counts from the time 
 the record. A message that comes when its slot is passed is due in the first slot that is not.
 
 `save` writes what `snapshot` has taken: units, then slots, then the checkpoint, each on the disk
-before the next. After a crash units and slots are taken back to the checkpoint, and the queue is
-read from there on. Files that RocketMQ wrote are used as they are. Without usable files the whole
-queue is read again: a message waits if its slot is not passed.
+before the next. What removes units goes the other way: checkpoint, slots, units. So at any crash
+the checkpoint counts only slots that are on the disk, and slots name only such units. After a crash
+units and slots are taken back to the checkpoint, and the queue is read from there on. Files that
+RocketMQ wrote are used as they are. Without usable files the whole queue is read again: a message
+waits if its slot is not passed.
 
 Used in the event loop's thread; `save` may run in any. Source: TimerMessageStore, RocketMQ 5.3.
 """
@@ -123,12 +125,15 @@ class TimerIndex:
         """Slots from here on are not counted yet; None if all are."""
         self._version = (0, 0, 0)
         self._saved: TimerCheckpoint | None = None
-        self._written: TimerCheckpoint | None = None
+        self._written = TimerCheckpoint()
+        """What the file has."""
         self._counts_changed = False
         self._saving = threading.Lock()
         self._term = 0
         self.was_rocketmq = False
         """Whether RocketMQ wrote the files last, before `load`."""
+        self.is_damaged = False
+        """Whether a unit is lost that a slot names: `make_again` helps."""
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -149,7 +154,7 @@ class TimerIndex:
 
     def _load(self, queue_offset_of: Callable[[int, int], int | None]) -> None:
         data = self._checkpoint_file.read()
-        checkpoint = decode_checkpoint(data)
+        self._written = checkpoint = decode_checkpoint(data)
         if any(data) and checkpoint == TimerCheckpoint():
             log.error(
                 "the checkpoint of timer messages is damaged: their queue is read again, and some"
@@ -161,52 +166,108 @@ class TimerIndex:
         self._log.load()
         has_wheel = self._wheel.load()
         self._load_counts(checkpoint)
-        if has_wheel and self.was_rocketmq:
+        if not has_wheel or not self._has_units_to(checkpoint.log_end):
+            self._has_files = False
+        elif self.was_rocketmq:
             self._has_files = self._continue_rocketmq(checkpoint, queue_offset_of)
-        elif has_wheel and checkpoint.precision_ms == self.precision_ms:
+        elif checkpoint.precision_ms == self.precision_ms:
             self._has_files = self._take_back(checkpoint)
-        if not self._has_files:
+        if self._has_files:
+            self._synced_to = self._log.end
+        else:
             self._begin_anew(had_files=has_wheel)
-            return
-        self._synced_to = self._log.end
+        self._counts_changed = self._has_files or self.passed.read_ms > 0
 
     def _begin_anew(self, *, had_files: bool) -> None:
+        """Let the queue be read again from its beginning; which slots are passed stays.
+
+        The new wheel is empty: a checkpoint that counts what the old one had would hide that.
+        """
         if had_files:
             log.warning("the index of timer messages is made again from their queue")
         self._wheel.close()
+        if had_files or self._written != TimerCheckpoint():
+            self._wheel.remove()
         self._log.truncate(self._log.start)
+        start = self._log.end
+        if self._written != TimerCheckpoint():
+            self._count_to(start, 0)
         self.queue_offset = self.latest_ms = 0
         self._counts, self._counted_to = {}, None
-        self._synced_to = self._log.end
+        self._synced_to = start
+        self._has_files = self.is_damaged = False
+
+    def _count_to(self, log_end: int, queue_offset: int) -> None:
+        """Let the checkpoint in the file count no units from a position on."""
+        checkpoint = self._written._replace(
+            log_end=log_end,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+            precision_ms=self.precision_ms,
+        )
+        self._checkpoint_file.overwrite(checkpoint.encode())
+        self._written = checkpoint
+
+    def make_again(self) -> None:
+        """Forget all units: the queue, which has their messages, is to be read again.
+
+        Raises:
+            StoreError: the disk refused; call it again.
+        """
+        with self._saving:
+            self._term += 1
+        try:
+            self._begin_anew(had_files=True)
+        except OSError as problem:
+            raise StoreError(f"cannot make the timer index again: {problem}") from problem
 
     def _take_back(self, checkpoint: TimerCheckpoint) -> bool:
         """Take units and slots back to the checkpoint; False if they cannot be used."""
         end = checkpoint.log_end
-        if not self._log.start <= end or (end > 0 and not self._is_border(end)):
-            return False
         self.queue_offset, self.latest_ms = checkpoint.queue_offset, checkpoint.latest_ms
-        self._cut(end)
-        return True
+        self._synced_to = end
+        self._cut(end, end, checkpoint.queue_offset)
+        return not self.is_damaged
 
-    def _is_border(self, position: int) -> bool:
+    def _has_units_to(self, position: int) -> bool:
+        """Return whether the log has the unit before a position, or begins there."""
+        if position < self._log.start:
+            return False
         before = self._log.previous_position(position)
         return before == NONE or self._log.unit(before) is not None
 
-    def _cut(self, end: int) -> None:
-        """Remove the units from a position on, from the slots, too."""
+    def _cut(self, end: int, counted_to: int, queue_offset: int) -> None:
+        """Remove the units from a position on, each step on the disk before the next.
+
+        Also what is read may not be on the disk: a process was killed before it synced that.
+
+        Args:
+            end: the position.
+            counted_to, queue_offset: what the checkpoint counts then.
+        """
         position = self._log.fitting(end)
-        while (unit := self._log.unit(position)) is not None:
-            self._cut_slot(unit.slot_ms, end)
-            position = self._log.fitting(position + UNIT_BYTES)
+        if self._log.unit(position) is not None:
+            self._count_to(counted_to, queue_offset)
+            while (unit := self._log.unit(position)) is not None:
+                self._cut_slot(unit.slot_ms, end)
+                position = self._log.fitting(position + UNIT_BYTES)
+            if self._synced_to < end:
+                self._log.sync(self._synced_to, end)
+            self._wheel.write(self._wheel.take_changed())
+            self._wheel.sync()
         self._log.truncate(end)
-        self._synced_to = min(self._synced_to, end)
+        self._synced_to = end
 
     def _cut_slot(self, slot_ms: int, end: int) -> None:
         slot = self._wheel.get(slot_ms)
         if slot is None:
             return
         last, count = slot.last, slot.number
-        while last >= end and (unit := self._log.unit(last)) is not None:
+        while last >= end:
+            unit = self._log.unit(last)
+            if unit is None:
+                self.is_damaged = True
+                return
             last = unit.previous
             count -= -1 if unit.magic & DELETE else 1
         if last == NONE:
@@ -405,8 +466,13 @@ class TimerIndex:
         position = self.last_position(slot_ms)
         while position > behind and position >= self._log.start:
             unit = self._log.unit(position)
-            if unit is None:
-                log.error("a unit of the timer log is lost position=%d", position)
+            if unit is None or self._wheel.floor(unit.slot_ms) != slot_ms:
+                log.error(
+                    "the timer wheel names a lost unit slot_ms=%d position=%d, making the index"
+                    " again",
+                    *(slot_ms, position),
+                )
+                self.is_damaged = True
                 return
             yield position
             position = unit.previous
@@ -427,6 +493,7 @@ class TimerIndex:
         """
         found = self._log.unit(position)
         if found is None:
+            self.is_damaged = True
             raise StoreError(f"no unit of the timer log at {position}")
         return found
 
@@ -492,11 +559,9 @@ class TimerIndex:
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is something to `save`."""
+        """Whether there is something to `save`; a damaged index is not saved."""
         last = self._written
-        if last is None:
-            return self._has_files or self.passed.read_ms > 0
-        return (
+        return not self.is_damaged and (
             self._counts_changed
             or self.queue_offset != last.queue_offset
             or self._log.end != last.log_end
@@ -550,8 +615,8 @@ class TimerIndex:
             except OSError as problem:
                 raise StoreError(f"cannot write the files of the timers: {problem}") from problem
             self._checkpoint_file.overwrite(snapshot.checkpoint.encode())
-            self._counts_file.save(snapshot.counts)
             self._written = snapshot.checkpoint
+            self._counts_file.save(snapshot.counts)
 
     def truncate(self, log_offset: int, queue_end: int, passed: Passed) -> None:
         """Forget the messages of records that are about to be truncated.
@@ -578,10 +643,14 @@ class TimerIndex:
                     break
                 position = before
             if end < self._log.end:
-                self._cut(end)
+                last = self._written
+                self._cut(end, min(last.log_end, end), min(last.queue_offset, queue_end))
                 self._counted_to = passed.read_ms
                 self._counts = {key: [row[0], 0, row[2]] for key, row in self._counts.items()}
+            if self.is_damaged:
+                self._begin_anew(had_files=True)
         except OSError as problem:
+            self.is_damaged = True  # slots may be cut already, and the queue is not
             raise StoreError(f"cannot truncate the timer log: {problem}") from problem
         self.queue_offset = min(self.queue_offset, queue_end)
         self.passed = passed._replace(queue_offset=min(passed.queue_offset, queue_end))

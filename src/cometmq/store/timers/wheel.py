@@ -79,6 +79,17 @@ class TimerWheel:
         self._file = self._files.open_mapped(self._path, WHEEL_BYTES, create=True)
         self._files.sync_dir(self._path.parent)
 
+    def remove(self) -> None:
+        """Remove the file, if there is one, and all slots; no crash brings it back.
+
+        Raises:
+            OSError: the disk refused; another call tries again.
+        """
+        self.close()
+        self._changed, self._writing = {}, {}
+        self._files.remove(self._path)
+        self._files.sync_dir(self._path.parent)
+
     def floor(self, time_ms: int) -> int:
         """Return when the slot of a time begins."""
         return time_ms - time_ms % self.precision_ms
@@ -130,6 +141,15 @@ class TimerWheel:
         self._file.sync()
         if self._writing is changed:
             self._writing = {}
+
+    def sync(self) -> None:
+        """Return when all that is in the file is on the disk.
+
+        Raises:
+            OSError: it may not be.
+        """
+        if self._file is not None:
+            self._file.sync()
 
     def filled(self, from_ms: int) -> Iterator[tuple[int, Slot]]:
         """Yield the beginning and the units of each slot in the file from a time on."""

@@ -466,6 +466,52 @@ async def test_an_acting_master_sends_to_other_brokers(timers: Timers) -> None:
     assert timers.bodies() == []
 
 
+@pytest.mark.parametrize("has_rolled", [False, True], ids=["not before", "before"])
+async def test_what_rolls_while_a_slave_acts_is_delivered_by_the_master_that_returns(
+    tmp_path: Path, has_rolled: bool
+) -> None:
+    timers = Timers(tmp_path / "store", roll_slots=20)
+    timers.start(delivers=has_rolled)
+    timers.send("far", 45_500)
+    began_ms = timers.clock.now_ms()
+    await until(lambda: timers.index.queue_offset == 1)
+    timers.delivery.save()
+    if has_rolled:
+        await until(lambda: timers.index.queue_offset == 2, timeout=60)
+    await timers.crash()
+    await asyncio.sleep(30)
+
+    timers.open()
+    present_ms = timers.clock.now_ms() // 1000 * 1000
+    timers.delivery.advance(Passed(present_ms, timers.store.written_to, 1 + has_rolled))
+    timers.start()
+
+    await timers.bodies_become("far")
+    assert timers.delivered()[0].store_time_ms >= began_ms + 45_500
+    await asyncio.sleep(60)
+    assert timers.bodies() == ["far"]
+    await timers.crash()
+
+
+@pytest.mark.parametrize("delivered", [0, 1])
+async def test_a_lost_unit_of_the_index_loses_and_doubles_nothing(
+    timers: Timers, delivered: int
+) -> None:
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 2_000
+    for after_ms in (100, 500, 800):
+        timers.send(str(after_ms), slot_ms + after_ms - timers.clock.now_ms())
+    timers.send("later", 9_000)
+    await until(lambda: timers.index.queue_offset == 4 and len(timers.bodies()) == delivered)
+    with (timers.folder / "timerlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(52)
+        file.write(bytes(52))
+
+    await timers.bodies_become("100", "500", "800", "later")
+
+    await until(lambda: timers.counts() == {}, timeout=60)
+    assert timers.bodies() == ["100", "500", "800", "later"]
+
+
 async def test_a_stop_passes_the_slot_that_has_begun(timers: Timers) -> None:
     slot_ms = timers.clock.now_ms() // 1000 * 1000 + 2_000
     for after_ms in (100, 500):

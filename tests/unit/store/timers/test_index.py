@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cometmq.model.errors import StoreError
 from cometmq.model.numbers import number_of
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
@@ -24,7 +27,12 @@ from cometmq.store.timers.timer_log import (
 )
 from cometmq.store.timers.wheel import SLOTS, WHEEL_BYTES, Slot, TimerWheel
 from cometmq.system.files import Files
+from support.checks.randomness import SeededRandomness
+from support.runner.tiers import rounds
+from support.stores.power_files import Fault, PowerCutError, PowerFiles
+from support.stores.timer_stores import shrink_wheel
 
+CASES = rounds(test=150, long=10_000)
 NOW_MS = 1_700_000_000_000
 FILE_BYTES = 52 * 4 + 16
 """Four units fill a file of the timer log."""
@@ -33,15 +41,15 @@ FILE_BYTES = 52 * 4 + 16
 class Index:
     """An index in a folder, and the messages that it gets."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root
-        (root / "config").mkdir(parents=True)
-        self.queue_offset = 0
+        self.files = files or Files()
+        self.files.make_dirs(root / "config")
         self.open()
 
     def open(self, precision_ms: int = 1000) -> TimerIndex:
         self.index = TimerIndex(
-            Files(),
+            self.files,
             self.root,
             log_file_bytes=FILE_BYTES,
             precision_ms=precision_ms,
@@ -179,6 +187,54 @@ def test_a_damaged_checkpoint_keeps_no_message_from_its_slot(
     assert (index.passed, index.queue_offset, index.is_empty) == (Passed(), 0, True)
     assert "the checkpoint of timer messages is damaged" in caplog.text
     made.add(3_500)
+
+
+def test_a_crash_before_the_next_save_leaves_no_slot_without_its_units(made: Index) -> None:
+    made.add(3_500)
+    made.save()
+    before = (made.root / "config" / "timercheck").read_bytes()
+    made.add(9_500)
+    made.save()
+    made.index.close()
+    (made.root / "config" / "timercheck").write_bytes(before)  # the crash came before it
+
+    made.open().close()
+    made.open()
+    made.add(9_500)
+
+    assert (made.offsets(3_000), made.offsets(9_000)) == ([0], [1])
+
+
+def test_an_index_that_is_made_again_does_not_count_before_it_is_saved(made: Index) -> None:
+    for _ in range(3):
+        made.add(3_500)
+    made.save()
+    made.index.close()
+    (made.root / "timerwheel").unlink()
+    made.open()
+    for _ in range(3):
+        made.add(3_500)
+    made.index.close()  # a kill leaves the units in the file
+
+    assert made.open().queue_offset == 0
+    for _ in range(3):
+        made.add(3_500)
+    assert made.offsets(3_000) == [2, 1, 0]
+
+
+def test_no_slot_of_an_index_before_is_in_one_that_is_made_again(made: Index) -> None:
+    made.add(3_500)
+    made.save()
+    made.index.close()
+    for file in (made.root / "timerlog").iterdir():
+        file.unlink()
+    made.open()
+    made.save()
+    made.index.close()
+
+    made.open()
+    made.add(3_500)
+
     assert made.offsets(3_000) == [0]
 
 
@@ -248,6 +304,26 @@ def test_truncation_forgets_records_of_the_log(made: Index) -> None:
 def delete_before(made: Index, log_offset: int) -> None:
     while made.index.delete_before(log_offset):
         pass
+
+
+def test_a_truncation_that_fails_asks_for_another_index(tmp_path: Path) -> None:
+    files = PowerFiles(SeededRandomness(1))
+    made = Index(tmp_path / "store", files)  # type: ignore[arg-type]
+    for _ in range(3):
+        made.add(3_500)
+    made.save()
+    files.fault = Fault(files.operations + 2, errno.EIO, lasts=False)  # behind the checkpoint
+    with pytest.raises(StoreError, match="cannot truncate the timer log"):
+        made.index.truncate(100, 1, made.index.passed)
+    assert made.index.is_damaged
+    assert not made.index.has_changed
+
+    made.index.make_again()
+
+    assert made.index.queue_offset == 0
+    for _ in range(3):
+        made.add(3_500)
+    assert made.offsets(3_000) == [2, 1, 0]
 
 
 def test_files_of_deleted_records_are_deleted(made: Index) -> None:
@@ -349,3 +425,101 @@ def test_positions_lead_over_the_ends_of_files(tmp_path: Path) -> None:
     assert [log.previous_position(at) for at in positions] == [NONE, *positions[:-1]]
     assert [log.fitting(at + 52) for at in positions[:-1]] == positions[1:]
     log.close()
+
+
+# --- crashes --------------------------------------------------------------------------------------
+
+
+class Crashes:
+    """An index on a disk that refuses and loses its power, and the queue that it is made from."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.chance = SeededRandomness(seed)
+        self.files = PowerFiles(SeededRandomness(seed + 1), has_journal=self.chance.below(4) > 0)
+        self.made = Index(folder, self.files)  # type: ignore[arg-type]
+        self.queue: list[int] = []
+        """After how many ms each message is due."""
+        self.has_faults = self.chance.below(2) > 0
+        """Whether the disk refuses, and may write a part of a slot then."""
+
+    def run(self) -> None:
+        """Use the index, cut the power, open the index again, several times."""
+        for _ in range(4):
+            self.files.cut_at = self.files.operations + 1 + self.chance.below(30)
+            with suppress(PowerCutError):
+                while True:
+                    if self.has_faults and self.chance.below(4) == 0:
+                        at = self.files.operations + 1 + self.chance.below(6)
+                        self.files.fault = Fault(at, errno.EIO, lasts=False)
+                    with suppress(StoreError):
+                        self.step()
+            self.open()
+        self.check()
+
+    def step(self) -> None:
+        """Do what a broker does with its index."""
+        kind, index = self.chance.below(8), self.made.index
+        if index.is_damaged:
+            index.make_again()
+        elif kind == 0:
+            count = self.chance.below(len(self.queue) + 1)
+            index.truncate(count * 100, count, index.passed)
+            self.made.save()
+            del self.queue[count:]
+        elif kind < 3:
+            self.made.save()
+        elif kind < 5:
+            self.queue += [self.chance.below(6) * 1000 + 500 for _ in range(self.chance.below(4))]
+        else:
+            self.read(self.chance.below(8))
+
+    def read(self, count: int) -> None:
+        """Put messages of the queue into the index."""
+        for after_ms in self.queue[self.made.index.queue_offset :][:count]:
+            assert self.made.add(after_ms)
+
+    def open(self) -> None:
+        """Start again, which may be cut, too; sometimes an operator deletes the files before."""
+        is_open = False
+        while not is_open:
+            self.files.power_on() if self.chance.below(3) else self.files.kill()
+            if self.chance.below(8) == 0:
+                for path in self.files.image():
+                    if path.name == "timerwheel" or path.parent.name == "timerlog":
+                        self.files.remove(path)
+                        self.files.sync_dir(path.parent)
+            if self.chance.below(2):
+                self.files.cut_at = self.files.operations + 1 + self.chance.below(12)
+            with suppress(PowerCutError):
+                self.made.open()
+                self.read(self.chance.below(8))
+                is_open = self.chance.below(2) > 0
+        if self.chance.below(2):
+            self.check()
+
+    def check(self) -> None:
+        """Check that each slot has its messages once the queue is read."""
+        self.files.cut_at = self.files.fault = None
+        assert self.made.index.queue_offset <= len(self.queue)
+        self.read(len(self.queue))
+        due: dict[int, list[int]] = {slot_ms: [] for slot_ms in range(0, 6_000, 1000)}
+        for number, after_ms in enumerate(self.queue):
+            due[after_ms - 500].insert(0, number)
+        found = {slot_ms: self.made.offsets(slot_ms) for slot_ms in due}
+        if self.has_faults and self.made.index.is_damaged:
+            self.made.index.make_again()
+            self.read(len(self.queue))
+            found = {slot_ms: self.made.offsets(slot_ms) for slot_ms in due}
+        assert not self.made.index.is_damaged
+        assert found == due
+
+
+def test_the_queue_completes_the_index_after_each_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink_wheel(monkeypatch, 400)
+    for seed in range(CASES):
+        try:
+            Crashes(seed, tmp_path / "store").run()
+        except AssertionError as problem:
+            raise AssertionError(f"seed {seed}") from problem

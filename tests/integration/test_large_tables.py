@@ -140,6 +140,28 @@ async def test_a_whole_table_leaves_out_mappings_that_do_not_fit(
     assert b"mappingDataVersion" not in smaller.body
 
 
+async def test_pages_leave_out_mappings_that_the_slave_has(pairs: Pairs) -> None:
+    master = await master_of(pairs)
+    detail = TopicQueueMappingDetail(topic="topic-0", bname="pair", hosted_queues={})
+    await master.core.static_topics.take(detail)
+    slave = await pairs.start("b", **SMALL_FRAMES, **SLAVE)
+    own, copied = master.core.static_topics, slave.core.static_topics
+    await until(lambda: copied.version == own.version)
+    assert set(copied.all()) == {"topic-0"}
+
+    code, known = RequestCode.GET_ALL_TOPIC_CONFIG, copied.version.encode().decode()
+    again = await page(master, code, topicSeq=0, dataVersion="", mappingDataVersion=known)
+    assert b"topicQueueMappingDetailMap" not in again.body
+    assert entries(again, "topicConfigTable")
+    slave.features.replication.metadata.get().hurry()
+    await slave.features.replication.metadata.get().run()
+    assert set(copied.all()) == {"topic-0"}
+
+    await own.take(msgspec.structs.replace(detail, epoch=1))
+    slave.features.replication.metadata.get().hurry()
+    await until(lambda: copied.all()["topic-0"].epoch == 1)
+
+
 async def test_pages_are_those_of_rocketmq(pairs: Pairs) -> None:
     master = await master_of(pairs)
     code, table = RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable"

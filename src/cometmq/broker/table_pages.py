@@ -58,13 +58,15 @@ def first_of_page(first: int | None, version_text: str | None, version: DataVers
     """
     if first is None:
         return None
+    return first if is_version(version_text, version) else 0
+
+
+def is_version(text: str | None, version: DataVersion) -> bool:
+    """Return whether a text from a request is a version as JSON."""
     try:
-        is_same = (
-            bool(version_text) and DataVersion.decode((version_text or "").encode()) == version
-        )
+        return bool(text) and DataVersion.decode((text or "").encode()) == version
     except InvalidBodyError:
-        is_same = False
-    return first if is_same else 0
+        return False
 
 
 def fits(pieces: Sequence[bytes]) -> bool:

@@ -28,12 +28,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from cometmq.broker.replication.paged_tables import (
     GROUPS,
     OFFSETS,
     TOPICS,
     PagedTable,
     fetch_table,
+    topics_page,
 )
 from cometmq.broker.timers.passed_slots import PassedSlots, fetch_passed
 from cometmq.model.errors import CometError, ProtocolError
@@ -216,7 +219,9 @@ class MetadataCopy:
         # The topics of all messages up to here are in the response, and all changes of mappings.
         log_end = self._core.store.written_to
         changes = self._core.store.next_offset(MAPPING_TOPIC, MAPPING_QUEUE)
-        found = await self._fetch_table(master, TOPICS)
+        known = self._core.static_topics.version.encode().decode()
+        header = partial(topics_page, mappings=known)
+        found = await self._fetch_table(master, msgspec.structs.replace(TOPICS, header=header))
         if found is None:
             return
         if await self._core.topics.copy(found, log_end):

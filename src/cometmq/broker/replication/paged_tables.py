@@ -66,12 +66,26 @@ def _version_text(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper) 
     return body.data_version.encode().decode()
 
 
+def topics_page(first: int, version: str, *, mappings: str = "") -> GetAllTopicConfigRequest:
+    """Return the header of a request for topics.
+
+    Args:
+        first: the number of topics that are here.
+        version: their version.
+        mappings: the version of the mappings that are here; pages leave them out if it is newest.
+    """
+    return GetAllTopicConfigRequest(
+        topic_seq=first,
+        max_topic_num=PAGE_ENTRIES_MAX,
+        data_version=version,
+        mapping_data_version=mappings or None,
+    )
+
+
 TOPICS: Final = PagedTable(
     code=RequestCode.GET_ALL_TOPIC_CONFIG,
     kind=TopicConfigSerializeWrapper,
-    header=lambda first, version: GetAllTopicConfigRequest(
-        topic_seq=first, max_topic_num=PAGE_ENTRIES_MAX, data_version=version
-    ),
+    header=topics_page,
     total="totalTopicNum",
     entries=lambda body: body.topic_config_table,
     version=_version_text,

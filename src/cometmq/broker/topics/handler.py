@@ -17,13 +17,14 @@ import msgspec
 
 from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number, invalid
 from cometmq.broker.core import Core
-from cometmq.broker.table_pages import check_whole, first_of_page, fits, page_of
+from cometmq.broker.table_pages import check_whole, first_of_page, fits, is_version, page_of
 from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import is_internal_name
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies.common import DataVersion4, TopicList
+from cometmq.protocol.bodies.route import TopicQueueMappingDetail
 from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicConfigList,
@@ -249,18 +250,23 @@ class TopicHandler:
 
         A slave of 4.9 keeps the version without what it does not know, and tools compare the two.
         A whole table that is too large for a frame leaves out the mappings of static topics:
-        RocketMQ's slaves request no pages, and use no mappings.
+        RocketMQ's slaves request no pages, and use no mappings. So does a page for a slave that has
+        them already.
         """
         table, version = self._topics.all(), self._topics.version
         header = request.header(GetAllTopicConfigRequest)
         first = first_of_page(header.topic_seq, header.data_version, version)
+        mappings = self._static_topics.mappings
+        is_known = is_version(header.mapping_data_version, self._static_topics.version)
         if first is None:
             topics, total = dict(table), None
         else:
-            topics = page_of(table.items(), first, header.max_topic_num, self._mapping_bytes)
+            sizes = () if is_known else (self._mapping_bytes,)
+            topics = page_of(table.items(), first, header.max_topic_num, *sizes)
             total = GetAllTopicConfigResponse(total_topic_num=len(table))
-        mappings = self._static_topics.mappings
-        details = {name: mappings[name] for name in topics if name in mappings} if mappings else {}
+        details: dict[str, TopicQueueMappingDetail] | None = None if is_known else {}
+        if details is not None and mappings:
+            details = {name: mappings[name] for name in topics if name in mappings}
         wrapper: TopicConfigSerializeWrapper | TopicConfigSerializeWrapper4
         if request.command.version >= MAPPING_VERSION_MIN:
             wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)

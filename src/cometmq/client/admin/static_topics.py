@@ -83,7 +83,8 @@ class StaticTopics(AdminCore):
 
         Args:
             topic: the name.
-            queues: the number of logical queues; it can grow later, but not fall.
+            queues: the number of logical queues, at most 65,535, and about 8,000 for each broker
+                that leads some; it can grow later, but not fall.
             brokers: names of the brokers that get the new queues; None for all of the cluster.
 
         Returns:

@@ -17,6 +17,9 @@ class GetAllTopicConfigRequest(Header, kw_only=True):
     max_topic_num: Int32 | None = None
     data_version: str | None = None
     """The version that they have, as JSON: the page is the first one if there is another by now."""
+    mapping_data_version: str | None = None
+    """The version of the mappings that the requester has: a page leaves them out if there is no
+    other. Only CometMQ's slaves send it, and only CometMQ's masters read it."""
 
 
 class GetAllTopicConfigResponse(Header, kw_only=True):

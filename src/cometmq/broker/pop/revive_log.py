@@ -129,7 +129,7 @@ class ReviveLog:
         self._term = 0
         """Counts how often they were forgotten."""
         self._clock_ms = 0
-        """The clock when it was last looked at."""
+        """The clock when it was last looked at, or when the last message was popped."""
         self._loading = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._forget()
@@ -293,6 +293,7 @@ class ReviveLog:
     def _keep(self, point: CheckPoint, record_offset: int, now_ms: int) -> None:
         point.record_offset = record_offset
         self._live[point.revive_queue][record_offset] = point
+        self._clock_ms = max(self._clock_ms, point.pop_ms)  # the clock was there, seen or not
         self.points.add(point, now_ms)
 
     def has_early(

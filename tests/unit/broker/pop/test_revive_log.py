@@ -282,11 +282,13 @@ def test_a_slave_loads_no_check_points(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("was_looked_at", [False, True])
 def test_a_clock_that_is_set_back_leaves_nothing_invisible_for_longer(
-    world: World, *, is_restarted: bool
+    world: World, *, was_looked_at: bool, is_restarted: bool
 ) -> None:
     world.pop(0, invisible_ms=5_000)
-    asyncio.run(world.log.follow_clock())
+    if was_looked_at:
+        asyncio.run(world.log.follow_clock())
     world.clock.set_wall(world.clock.now_ms() - 7_200_000)
     if is_restarted:
         world.restart()

@@ -44,6 +44,8 @@ def test_pending_pops_go_over_to_the_new_master(first: str, second: str, tmp_pat
             kit.ok(kit.create_topic(broker, TOPIC, read=1, write=1))
             kit.ok(kit.create_group(broker, GROUP))
             kit.store_many(broker, TOPIC, 5)
+            # A busy slave may need longer for this than the messages are invisible.
+            kit.eventually(lambda: has_copied(slave, master), timeout=WAIT_S, pause=0.3)
             popped = pop_kit.pop(broker, GROUP, TOPIC, count=4, invisible_ms=SHORT_MS)
             assert popped.bodies == [b"0", b"1", b"2", b"3"]
             kit.ok(pop_kit.ack(broker, GROUP, TOPIC, popped.receipts[0]))

@@ -102,16 +102,16 @@ CHANGES: dict[str, list[Edit]] = {
         )
     ],
     ADMINISTRATION: [
-        handler("broker/groups/handler.py", "    async def put(", "roll_back"),
+        handler("broker/groups/handler.py", "    async def put(", "suspend"),
         before(
             "broker/groups/feature.py",
             "RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
-            "RequestCode.POP_ROLLBACK: groups.exclusive(lambda h: h.roll_back),\n",
+            "RequestCode.SUSPEND_CONSUMER: groups.exclusive(lambda h: h.suspend),\n",
         ),
         before(
             "broker/groups/rights.py",
             "    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:",
-            "    RequestCode.POP_ROLLBACK: Rights(ADMINISTRATION, SIGNED),\n",
+            "    RequestCode.SUSPEND_CONSUMER: Rights(ADMINISTRATION, SIGNED),\n",
         ),
     ],
     OF_NAME_SERVER: [
@@ -252,14 +252,14 @@ async def main(folder):
         fields = {key: str(value) for key, value in zip("abcdefghijm", values)}
         return ask(broker, RequestCode.SEND_MESSAGE_V2, b"x", **fields)
 
-    for code in (RequestCode.WHO_CONSUME_THE_MESSAGE, RequestCode.POP_ROLLBACK):
+    for code in (RequestCode.WHO_CONSUME_THE_MESSAGE, RequestCode.SUSPEND_CONSUMER):
         assert (await ask(broker, code)).remark == "it is served", code
     lookups = Lookups("c", lambda at: None, lambda at: None, lambda group: True)
     for kind in Kind:
         needs = RequestNeeds(kind, lookups)
         needs.state(broker.life.rights())
         assert RequestCode.WHO_CONSUME_THE_MESSAGE in needs.codes
-        assert RequestCode.POP_ROLLBACK in needs.codes
+        assert RequestCode.SUSPEND_CONSUMER in needs.codes
     assert (await ask(names, RequestCode.GET_TOPIC_NAME_LIST)).remark == "it is served"
     assert NEEDS.of(RequestCode.GET_TOPIC_NAME_LIST) == NOTHING
     assert settings[BrokerSettings].new_limit == 8

@@ -42,7 +42,12 @@ from cometmq.protocol.codes import ResponseCode
 from support.brokers.accounts import SECRETS, credentials, guarded
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs
 from support.checks.waiting import Changes, until
-from support.controllers.elected_pairs import is_master, members, running_elected_pairs
+from support.controllers.elected_pairs import (
+    ElectedPairs,
+    is_master,
+    members,
+    running_elected_pairs,
+)
 from support.processes.howto_pages import following
 from support.stores.small_stores import put
 
@@ -55,6 +60,17 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Pairs]:
         for name in ("a", "b", "c"):
             await pairs.start(name, brokerName=name)
         yield pairs
+
+
+@asynccontextmanager
+async def elected_and_b(tmp_path: Path) -> AsyncIterator[tuple[ElectedPairs, Broker, Broker]]:
+    """Two elected brokers of the name `pair`, the master first, and one of the name `b`."""
+    async with running_elected_pairs(tmp_path) as elected:
+        await elected.controller()
+        first, second = await elected.start("x"), await elected.start("y")
+        await until(lambda: members(first) == {1, 2})
+        await elected.pairs.start("b", brokerName="b")
+        yield elected, first, second
 
 
 @asynccontextmanager
@@ -349,12 +365,8 @@ async def test_a_new_master_leads_no_queue_that_has_moved_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """It has not copied the mapping by which its master lost the queue."""
-    async with running_elected_pairs(tmp_path) as elected:
-        await elected.controller()
-        first, second = await elected.start("x"), await elected.start("y")
-        await until(lambda: members(first) == {1, 2})
+    async with elected_and_b(tmp_path) as (elected, first, second):
         pairs = elected.pairs
-        await pairs.start("b", brokerName="b")
         async with (
             admin_of(pairs) as admin,
             Producer(pairs.name_server.address, group="p") as producer,
@@ -384,12 +396,8 @@ async def test_a_new_master_has_the_changes_that_its_master_has_responded_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave gets them with the log, and does not wait until it copies the tables."""
-    async with running_elected_pairs(tmp_path) as elected:
-        await elected.controller()
-        first, second = await elected.start("x"), await elected.start("y")
-        await until(lambda: members(first) == {1, 2})
+    async with elected_and_b(tmp_path) as (elected, first, second):
         pairs = elected.pairs
-        await pairs.start("b", brokerName="b")
         monkeypatch.setattr(MetadataCopy, "run", no_copy)
         async with (
             admin_of(pairs) as admin,
@@ -428,12 +436,8 @@ async def test_an_election_during_a_request_of_a_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: bool, is_stored: bool
 ) -> None:
     """Another master is elected before, or after, the change is in the log of the first one."""
-    async with running_elected_pairs(tmp_path) as elected:
-        await elected.controller()
-        first, second = await elected.start("x"), await elected.start("y")
-        await until(lambda: members(first) == {1, 2})
+    async with elected_and_b(tmp_path) as (elected, first, second):
         pairs = elected.pairs
-        await pairs.start("b", brokerName="b")
         source, target = ("pair", "b") if loses else ("b", "pair")
         async with (
             admin_of(pairs) as admin,

@@ -21,9 +21,10 @@ import pytest
 from cometmq.cli.doctor.cluster import Cluster
 from cometmq.cli.doctor.static_topics import static_findings
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
-from cometmq.client.admin.static_plans import StaticPlan, detail_of, leaders_of
+from cometmq.client.admin.static_plans import StaticPlan, leaders_of
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies.topic import detail_of
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing.cluster import SMALL_FILES
 from cometmq.testing.process import ServerProcess

@@ -29,7 +29,7 @@ from cometmq.client import (
     PushConsumer,
     StartFrom,
 )
-from cometmq.client.admin.static_plans import StaticPlan, detail_of, hosted_by, leaders_of
+from cometmq.client.admin.static_plans import StaticPlan, hosted_by, leaders_of
 from cometmq.client.errors import ClientError, ConfigError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError, StoreError
@@ -38,6 +38,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import MAPPING_QUEUE, MAPPING_TOPIC, TopicConfig
 from cometmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from cometmq.protocol.bodies.route import TopicQueueMappingDetail
+from cometmq.protocol.bodies.topic import detail_of
 from cometmq.protocol.codes import ResponseCode
 from support.brokers.accounts import SECRETS, credentials, guarded
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs, running_pairs

@@ -33,7 +33,7 @@ from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.model.topic import MAPPING_QUEUE as QUEUE
 from cometmq.model.topic import MAPPING_TOPIC, TopicConfig
 from cometmq.protocol.bodies.route import TopicQueueMappingDetail
-from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping
+from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, detail_of
 from cometmq.protocol.logical_queues import MAPPING_BYTES_MAX, InvalidMappingError
 from cometmq.protocol.record import body_crc, encode_host, split_record
 from cometmq.remoting.slices import Slices, decode, encode, off_loop
@@ -158,12 +158,6 @@ class MappingLog:
         if damaged:
             log.error("passed over damaged changes of static topics count=%d", damaged)
         return list(found.values())
-
-
-def detail_of(part: TopicConfigAndQueueMapping) -> TopicQueueMappingDetail:
-    """Return the mapping of a record, which has one."""
-    assert part.mapping_detail is not None
-    return part.mapping_detail
 
 
 async def _part_of(data: bytes | None) -> TopicConfigAndQueueMapping | None:

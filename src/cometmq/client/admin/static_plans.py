@@ -18,7 +18,7 @@ from cometmq.client.errors import ClientError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.route import LogicQueueMappingItem, TopicQueueMappingDetail
-from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, TopicOffset
+from cometmq.protocol.bodies.topic import TopicConfigAndQueueMapping, TopicOffset, detail_of
 from cometmq.protocol.logical_queues import (
     MAPPING_BYTES_MAX,
     UNDECIDED,
@@ -77,12 +77,6 @@ class StaticPlan(msgspec.Struct):
     def losing(self) -> list[str]:
         """The brokers that lose queues; from then on they refuse messages."""
         return sorted({move.source for move in self.moves})
-
-
-def detail_of(part: TopicConfigAndQueueMapping) -> TopicQueueMappingDetail:
-    """Return the mapping of a part, which has one."""
-    assert part.mapping_detail is not None
-    return part.mapping_detail
 
 
 def hosted_by(part: TopicConfigAndQueueMapping) -> dict[int, list[LogicQueueMappingItem]]:

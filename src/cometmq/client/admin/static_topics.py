@@ -31,7 +31,6 @@ from cometmq.client.admin.static_plans import (
     check_parts,
     check_sizes,
     decide,
-    detail_of,
     empty_part,
     hosted_by,
     leaders_of,
@@ -57,6 +56,7 @@ from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicOffset,
     TopicStatsTable,
+    detail_of,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.group import GetConsumeStatsRequest

@@ -76,6 +76,12 @@ class TopicConfigAndQueueMapping(Body, kw_only=True):
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
+def detail_of(part: TopicConfigAndQueueMapping) -> TopicQueueMappingDetail:
+    """Return the mapping of a part, which has one."""
+    assert part.mapping_detail is not None
+    return part.mapping_detail
+
+
 class TopicRemappingDetailWrapper(Body, kw_only=True):
     """The mappings of a static topic at all brokers, as a tool writes them to a file."""
 

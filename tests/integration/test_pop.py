@@ -327,6 +327,26 @@ async def test_a_pop_of_very_many_queues_finds_all_of_them_and_lets_others_go_on
     assert master.features.pop.figures().in_flight == 4
 
 
+async def test_pops_that_come_together_deliver_each_message_once_or_give_it_back(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 100)
+    consumer, appender = PopClient(client, master), master.core.store.appender
+    appender.refusal = "the disk is full"
+    refused = await asyncio.gather(*(consumer.request(max_msg_nums=3) for _ in range(40)))
+    assert {each.code for each in refused} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert "the disk is full" in (refused[0].remark or "")
+    assert master.features.pop.figures().in_flight == 0
+    appender.refusal = None
+    popped = await asyncio.gather(*(consumer.pop(max_msg_nums=3) for _ in range(40)))
+    bodies = [int(message.body) for each in popped for message, _ in each]
+    assert sorted(bodies) == list(range(100))
+    assert master.features.pop.figures().in_flight == 100
+    acks = [consumer.ack(handle) for each in popped for _, handle in each]
+    assert set(await asyncio.gather(*acks)) == {0}
+    assert master.features.pop.figures().in_flight == 0
+
+
 async def test_a_large_batch_of_acknowledgements_is_stored_in_parts(
     pairs: Pairs, client: RemotingClient
 ) -> None:

@@ -32,7 +32,7 @@ from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.controller import broker_set, handler
 from cometmq.controller.broker_set import Heard
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.remoting import Response
+from cometmq.remoting import Request, Response
 from cometmq.store.lifecycle import set_aside
 from cometmq.store.lifecycle.recovery import Recovery
 from cometmq.store.queues.redispatch import Redispatched
@@ -197,6 +197,14 @@ def respond_before_the_sync(respond: Any) -> Any:
     return lambda self, request, log_offset_end, response=None: response or Response()
 
 
+def respond_to_all_before_the_sync(respond_to_all: Any) -> Any:
+    def at_once(self: DurabilityWait, requests: list[Request], log_offset_end: int) -> None:
+        for request in requests:
+            request.reply(Response())
+
+    return at_once
+
+
 def find_no_copy(has: Any) -> Any:
     return lambda self, record: False
 
@@ -355,7 +363,7 @@ PLANTED = {
         finds="again: ",
     ),
     "acknowledges a popped message before the sync": Planted.one(
-        *(DurabilityWait, "respond", respond_before_the_sync, "one broker"),
+        *(DurabilityWait, "respond_to_all", respond_to_all_before_the_sync, "one broker"),
         faults=CUTS,
         has_pop=True,
         finds="again: ",

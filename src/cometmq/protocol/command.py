@@ -14,7 +14,7 @@ Source: RemotingCommand and RocketMQSerializable, RocketMQ 4.9 and 5.3.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct, error
 from typing import Any, Final, TypeVar
 
@@ -76,28 +76,15 @@ class _TypedHeader(msgspec.Struct, gc=False):
     """A JSON header whose fields are read as a typed header at once."""
 
     code: int
-    flag: int = 0
-    opaque: int = 0
-    version: int = 0
+    flag: int
+    opaque: int
+    version: int
     language: str | int | None = "JAVA"
     remark: str | None = None
 
 
-class _SendHeader(_TypedHeader, gc=False):
-    extFields: SendMessageV2Request | None = None  # noqa: N815
-
-
-class _PullHeader(_TypedHeader, gc=False):
-    extFields: PullMessageRequest | None = None  # noqa: N815
-
-
 _decode_json_header = msgspec.json.Decoder(_JsonHeader).decode
-_decode_send_header = msgspec.json.Decoder(_SendHeader, strict=False).decode
-_decode_at_once: dict[bytes, Any] = {
-    b'{"code":310,': _decode_send_header,
-    b'{"code":320,': _decode_send_header,
-    b'{"code":11,"': msgspec.json.Decoder(_PullHeader, strict=False).decode,
-}
+_decode_at_once: dict[bytes, Any] = {}
 """Most headers begin with their code; those of the busiest ones are read in one pass."""
 _decode_raw_fields = msgspec.json.Decoder(dict[str, str]).decode
 _encode_text = msgspec.json.Encoder().encode
@@ -263,6 +250,28 @@ def command_of(head: bytes, body: bytes) -> Command:
     return command
 
 
+def read_at_once(kind: type[Header], *codes: int) -> Callable[[bytes], Any]:
+    """Let the JSON headers of some request codes be read in one pass, with their fields.
+
+    Args:
+        kind: the typed header of these requests.
+        codes: their codes.
+
+    Returns:
+        The function that reads them.
+    """
+    fields = [("extFields", kind | None, None)]
+    header = msgspec.defstruct("_Header", fields, bases=(_TypedHeader,), gc=False)
+    decode = msgspec.json.Decoder(header, strict=False).decode
+    for code in codes:
+        _decode_at_once[b'{"code":%d' % code] = decode
+    return decode
+
+
+_decode_send_header = read_at_once(SendMessageV2Request, *_SENDS_V2)
+read_at_once(PullMessageRequest, RequestCode.PULL_MESSAGE)
+
+
 def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
     """Return fields and opaque number of a JSON header; None unless it is that of a common send.
 
@@ -270,7 +279,7 @@ def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
     slave forwards, and that has all fields in their usual types.
     """
     try:
-        header: _SendHeader = _decode_send_header(data)
+        header = _decode_send_header(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     fields, opaque = header.extFields, header.opaque
@@ -293,15 +302,15 @@ def _decode_json(data: bytes, body: bytes) -> Command:
     command.serialization = JSON_HEADER
     command.frame_bytes = 0
     command._fields = None
-    decode = _decode_at_once.get(data[:12])
+    decode = _decode_at_once.get(data[: data.find(b",")])
     header: Any = None
     if decode is not None:
         try:
             header = decode(data)
             typed = header.extFields
             command._typed = typed
-            command._raw_fields = data if typed is not None else b""
-            if typed is not None and _is_misread(typed, data):
+            command._raw_fields = data
+            if typed is None or _is_misread(typed, data):
                 header = None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             header = None

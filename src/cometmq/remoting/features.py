@@ -55,8 +55,13 @@ class Deferred(Generic[T]):
             of: returns the method that handles them.
         """
 
+        found: RequestHandler | None = None
+
         def handle(request: Request) -> Response | Awaitable[Response | None] | None:
-            return of(self.get())(request)
+            nonlocal found
+            if found is None:
+                found = of(self.get())
+            return found(request)
 
         return handle
 

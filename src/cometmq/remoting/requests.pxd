@@ -7,6 +7,7 @@ from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.wire cimport Wire
 
 cdef int _HEX, _TEXT, _HEADER_AT, _OPAQUE_AT
+cdef SuccessFormat _done_json, _done_binary
 
 
 cdef class Request:
@@ -22,7 +23,8 @@ cdef class Request:
     cdef public double began_s
 
     cpdef object header(self, object kind)
-    cpdef object reply(self, object response)
+    @cython.locals(success=SuccessFormat)
+    cpdef object reply(self, Response response)
     cpdef object reply_head(self, bytes head, object slices=*)
     @cython.locals(latencies=Latencies)
     cpdef count_latency(self, int response_code)
@@ -34,6 +36,8 @@ cdef class Response:
     cdef public object header
     cdef public object body
     cdef public object fields
+
+    cdef bint is_plain(self) except -1
 
 
 cdef class SuccessFormat:

@@ -67,6 +67,11 @@ class Response:
         self.body = body
         self.fields = fields
 
+    def is_plain(self) -> bool:
+        """Return whether it says success and nothing else."""
+        is_success = self.code == 0 and self.remark is None and len(self.body) == 0
+        return is_success and self.header is None and self.fields is None
+
     def all_fields(self) -> Mapping[str, str] | None:
         """Return the header's fields and the further ones; None when there is no header at all."""
         if self.header is None:
@@ -127,6 +132,11 @@ class Request:
             self.count_latency(int(response.code))
         if self.oneway:
             self.responded = True
+            return
+        if response.is_plain():
+            success = _done_binary if self.command.serialization == BINARY_HEADER else _done_json
+            self.responded = True
+            self.connection.write(success.head((self.command.opaque,)))
             return
         body = response.body
         slices: Sequence[Slice] = (body,) if isinstance(body, bytes) else body
@@ -196,15 +206,16 @@ class SuccessFormat:
     """Encodes the heads of success responses that differ only in a few values.
 
     Args:
-        fields: the header's fields. A value may contain one of `DECIMAL`, `HEX` (16 upper-case
-            digits) and `TEXT`, the placeholder of a value. Two of them may contain `TEXT`.
+        fields: the header's fields; None for none. A value may contain one of `DECIMAL`, `HEX` (16
+            upper-case digits) and `TEXT`, the placeholder of a value. Two of them may contain
+            `TEXT`.
         remark: a text for people, or None.
         serialization: the serialization of the header.
     """
 
     def __init__(
         self,
-        fields: Mapping[str, str],
+        fields: Mapping[str, str] | None,
         remark: str | None = None,
         *,
         serialization: int = JSON_HEADER,
@@ -232,7 +243,7 @@ class SuccessFormat:
             self.numbers: Any = [0] * _NUMBERS_MAX
             """For `put`: the numbers in the order of the fields, and the opaque behind them."""
 
-    def _json_pieces(self, fields: Mapping[str, str], remark: str | None) -> list[bytes]:
+    def _json_pieces(self, fields: Mapping[str, str] | None, remark: str | None) -> list[bytes]:
         head = encode_head(0, opaque=0, flag=RESPONSE_FLAG, fields=fields, remark=remark)
         text = head[PREFIX_BYTES:].decode().replace('"opaque":0', f'"opaque":{_json_of(DECIMAL)}')
         for conversion in _CONVERSIONS:
@@ -241,7 +252,7 @@ class SuccessFormat:
         self._leads = [b""] * len(self._kinds)
         return [piece.encode() for piece in _CONVERSION.split(text)]
 
-    def _binary_pieces(self, fields: Mapping[str, str], remark: str | None) -> list[bytes]:
+    def _binary_pieces(self, fields: Mapping[str, str] | None, remark: str | None) -> list[bytes]:
         """Return the bytes between the values, which begin with their length and their lead."""
         head = encode_head(
             0,
@@ -252,7 +263,7 @@ class SuccessFormat:
             serialization=BINARY_HEADER,
         )
         pieces, rest = [], head[PREFIX_BYTES:]
-        for value in fields.values():
+        for value in (fields or {}).values():
             found = _CONVERSION.search(value)
             if found is None:
                 continue
@@ -360,3 +371,8 @@ class SuccessFormat:
 def _json_of(conversion: str) -> str:
     """Return the placeholder as JSON escapes it."""
     return f"\\u0000{conversion[1]}"
+
+
+_done_json = SuccessFormat(None)
+"""Encodes the response that says success and nothing else."""
+_done_binary = SuccessFormat(None, serialization=BINARY_HEADER)

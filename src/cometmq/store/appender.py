@@ -184,6 +184,8 @@ class Appender:
 
     def append_all(self, records: list[NewRecord]) -> list[Appended]:
         """Store several messages with one write; see `MessageStore.append_all`."""
+        if len(records) == 1:
+            return [self.append(records[0])]
         self.finish_deferred()
         whole = 0
         for record in records:

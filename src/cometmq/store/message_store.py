@@ -723,10 +723,7 @@ class MessageStore:
 
         Both are 0 if there is no such queue.
         """
-        queue = self._table.find(topic, queue_id)
-        if queue is None:
-            return 0, 0
-        return queue.min_offset, queue.end_at(self._log.readable_to())
+        return self.reader.bounds(topic, queue_id)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset that the next message of a queue gets; 0 if there is no queue."""

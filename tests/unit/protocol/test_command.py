@@ -22,6 +22,7 @@ from cometmq.protocol.command import (
     command_at,
     encode_command,
     encode_head,
+    read_at_once,
     request,
 )
 from cometmq.protocol.frame import (
@@ -32,6 +33,7 @@ from cometmq.protocol.frame import (
 )
 from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.namesrv import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers.pop import PopMessageRequest
 from cometmq.protocol.headers.pull import PullMessageRequest
 from cometmq.protocol.headers.send import SendMessageRequest, SendMessageV2Request
 from support.runner.tiers import rounds
@@ -47,8 +49,19 @@ PULL = {
     "subscription": "*", "subVersion": "1700000000000", "expressionType": "TAG",
     "maxMsgBytes": "1024", "requestSource": "1", "nsd": "false", "lo": "false",
 }  # fmt: skip
+POP = {
+    "consumerGroup": "group", "topic": "topic", "queueId": "-1", "maxMsgNums": "32",
+    "invisibleTime": "60000", "pollTime": "15000", "bornTime": "1", "initMode": "0", "exp": "*",
+    "expType": "TAG", "order": "false", "attemptId": "a", "lo": "false",
+}  # fmt: skip
 AT_ONCE = [(310, SEND, SendMessageV2Request), (320, SEND, SendMessageV2Request),
-           (11, PULL, PullMessageRequest)]  # fmt: skip
+           (11, PULL, PullMessageRequest), (200050, POP, PopMessageRequest)]  # fmt: skip
+read_at_once(PopMessageRequest, 200050)
+
+
+def at_once(code: int, fields: str) -> str:
+    """A header that is read in one pass."""
+    return f'{{"code":{code},"extFields":{fields},"flag":0,"opaque":5,"version":409}}'
 
 
 def decoded(header: str | bytes, body: bytes = b"") -> Command:
@@ -227,14 +240,13 @@ def outcome(kind: type[Header], header: str) -> Header | str:
 
 def of_all_paths(code: int, kind: type[Header], fields: str) -> list[Header | str]:
     """One header read at once, read when asked for, read by hand; and from the binary form."""
-    at_once = f'{{"code":{code},"extFields":{fields},"flag":0,"opaque":5}}'
     on_demand = f'{{"opaque":5,"flag":0,"code":{code},"extFields":{fields}}}'
     by_hand = f"{{'opaque':5,flag:0,code:{code},extFields:{fields}}}"
-    return [outcome(kind, header) for header in (at_once, on_demand, by_hand)]
+    return [outcome(kind, header) for header in (at_once(code, fields), on_demand, by_hand)]
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)
-@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11"])
+@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11", "200050"])
 def test_an_odd_value_is_read_the_same_on_every_path(
     code: int, fields: dict[str, str], kind: type[Header], value: str
 ) -> None:
@@ -243,7 +255,7 @@ def test_an_odd_value_is_read_the_same_on_every_path(
         assert found.count(found[0]) == len(found), f"{name}={value}: {found}"
 
 
-@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11"])
+@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11", "200050"])
 def test_a_missing_field_is_noticed_the_same_on_every_path(
     code: int, fields: dict[str, str], kind: type[Header]
 ) -> None:
@@ -253,13 +265,13 @@ def test_a_missing_field_is_noticed_the_same_on_every_path(
         assert found.count(found[0]) == len(found), f"without {name}: {found}"
 
 
-@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11"])
+@pytest.mark.parametrize(("code", "fields", "kind"), AT_ONCE, ids=["310", "320", "11", "200050"])
 def test_unknown_fields_change_nothing_but_are_all_there(
     code: int, fields: dict[str, str], kind: type[Header]
 ) -> None:
-    plain = decoded(f'{{"code":{code},"extFields":{texts(fields)}}}')
+    plain = decoded(at_once(code, texts(fields)))
     more = '"AccessKey":"k","Signature":"s","x":{"y":[null,1.5]},"__ZONE_NAME":null'
-    extended = decoded(f'{{"code":{code},"extFields":{texts(fields)[:-1]},{more}}}}}')
+    extended = decoded(at_once(code, f"{texts(fields)[:-1]},{more}}}"))
 
     assert extended.header(kind) == plain.header(kind)
     extra = {"AccessKey": "k", "Signature": "s", "x": '{"y":[null,1.5]}'}
@@ -282,17 +294,24 @@ def test_the_binary_form_of_a_header_is_read_as_its_json_form() -> None:
     for code, fields, kind in AT_ONCE:
         command = Command(code, fields=fields, serialization=BINARY_HEADER)
         typed = through_the_wire(command).header(kind)
-        assert typed == decoded(f'{{"code":{code},"extFields":{texts(fields)}}}').header(kind)
+        assert typed == decoded(at_once(code, texts(fields))).header(kind)
 
 
 def test_one_command_can_be_read_as_several_headers() -> None:
     """Typed at once as one kind, asked for as another."""
-    command = decoded(f'{{"code":310,"extFields":{texts(SEND)[:-1]},"topic":"other"}}}}')
+    command = decoded(at_once(310, texts(SEND)[:-1] + ',"topic":"other"}'))
 
     assert command.header(SendMessageV2Request).topic == "topic"
     assert command.header(GetRouteinfoByTopicRequest).topic == "other"
     with pytest.raises(ResponseError, match="required field"):
         command.header(SendMessageRequest)
+
+
+def test_members_in_other_letters_count_in_every_header() -> None:
+    header = at_once(310, texts(SEND))
+
+    assert decoded(header.replace("opaque", "Opaque")).opaque == 5
+    assert decoded(header.replace("extFields", "extfields")).fields == SEND
 
 
 # --- both encodings -----------------------------------------------------------------------------

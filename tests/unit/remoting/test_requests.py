@@ -144,6 +144,19 @@ async def test_an_answer_that_cannot_be_encoded_leaves_the_request_open() -> Non
     assert (answer.opaque, answer.remark) == (7, "fine")
 
 
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
+async def test_a_response_that_only_says_success_is_that_of_the_general_encoder(
+    serialization: int,
+) -> None:
+    wired, incoming = await request(serialization=serialization)
+    incoming.reply(Response())
+    wired.connection.close()
+
+    assert bytes(wired.transport.written) == encode_head(
+        0, opaque=7, flag=1, serialization=serialization
+    )
+
+
 async def test_a_body_of_no_bytes_is_no_body() -> None:
     wired, incoming = await request()
     incoming.reply(Response(body=[b"", memoryview(b"")]))

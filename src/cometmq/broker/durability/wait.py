@@ -14,7 +14,7 @@ durable that no slave has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from cometmq.broker.durability.acknowledgements import SUCCESS, Acknowledgements
@@ -116,6 +116,19 @@ class DurabilityWait:
 
         self.wait(log_offset_end, on_outcome)
         return None
+
+    def respond_to_all(self, requests: Iterable[Request], log_offset_end: int) -> None:
+        """Respond to requests with code 0 when all bytes before an offset are confirmed.
+
+        If they cannot be, the response is that of `status_of`.
+        """
+
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            response = Response(*status_of(code, error))
+            for request in requests:
+                request.reply(response)
+
+        self.wait(log_offset_end, on_outcome)
 
     def begin(self) -> None:
         """Begin the sync of a message whose response does not wait for it."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cometmq.broker.checks import check_number, sent_to_slave
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
@@ -35,6 +35,7 @@ from cometmq.broker.pop.records import MESSAGES_MAX, AckOf
 from cometmq.broker.prerequisites import (
     PrerequisiteError,
     after_prerequisites,
+    run_and_repeat,
     with_prerequisites,
 )
 from cometmq.model.errors import ResponseError, StoreError
@@ -45,8 +46,9 @@ from cometmq.protocol.headers.pop import (
     ChangeMessageInvisibletimeRequest,
     ChangeMessageInvisibletimeResponse,
 )
-from cometmq.remoting import Request, Response, Supervisor
+from cometmq.remoting import Supervisor
 from cometmq.remoting.connection import respond_with_failure
+from cometmq.remoting.requests import Request, Response
 from cometmq.remoting.slices import Slices, batched, decode, decode_at_once
 
 RECORDS_MAX: Final = 256
@@ -63,11 +65,15 @@ ATTEMPTS_MAX: Final = 8
 class _Write:
     """Acknowledgements that are stored with one write."""
 
+    __slots__ = ("attempts", "bits", "ends", "points", "requests")
+
     def __init__(self, points: CheckPoints) -> None:
         self.points = points
         self.bits: dict[CheckPoint, int] = {}
-        self.waiting: list[Request | asyncio.Future[int]] = []
-        """What gets a response, or the end of the log that a response is to wait for."""
+        self.requests: list[Request] = []
+        """What gets a response."""
+        self.ends: list[asyncio.Future[int]] = []
+        """What gets the end of the log that a later response is to wait for."""
         self.attempts = 0
 
 
@@ -77,7 +83,7 @@ class AckHandler(PopPart):
     def __init__(self, state: PopState) -> None:
         super().__init__(state)
         self._settings = state.settings
-        self._write: _Write | None = None
+        self._write: Any = None
         self.ack = with_prerequisites(self._ack)
         """Handles ACK_MESSAGE."""
         self.change = with_prerequisites(self._change)
@@ -90,30 +96,30 @@ class AckHandler(PopPart):
 
     def _ack(self, request: Request) -> Response | None:
         header = request.header(AckMessageRequest)
-        offset = header.offset
-        self._check_queue(header.topic, header.queue_id)
-        low, high = self._store.bounds(header.topic, header.queue_id)
+        topic, queue_id, offset = header.topic, header.queue_id, header.offset
+        self._check_queue(topic, queue_id)
+        low, high = self._reader.bounds(topic, queue_id)
         if not low <= offset <= high:
             raise ResponseError(
                 ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{offset},"
-                f" store:{low}~{high}",
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
             )
         receipt = read_receipt(header.extra_info)
         self._prepare()
         if receipt.revive_queue == ORDERED:
             return self._ack_ordered(request, header, receipt)
-        point = self._find(header.consumer_group, header.topic, header.queue_id, receipt)
+        point = self._find(header.consumer_group, topic, queue_id, receipt)
         if point is not None:
-            self._store_acks(request, {point: point.bit_of(offset)})
+            self._note(point, point.bit_of(offset))
+            self._respond_when_stored(request)
             return None
         if self._may_be_early(receipt):
             return self._ack_apart(
                 request,
                 AckOf(
                     header.consumer_group,
-                    header.topic,
-                    header.queue_id,
+                    topic,
+                    queue_id,
                     receipt.start,
                     receipt.pop_ms,
                     receipt.broker_name,
@@ -141,7 +147,8 @@ class AckHandler(PopPart):
     def _find(self, group: str, topic: str, queue_id: int, receipt: Receipt) -> CheckPoint | None:
         if receipt.broker_name != self._log.broker_name:
             return None
-        return self._log.points.find(group, topic, queue_id, receipt.start, receipt.pop_ms)
+        points: CheckPoints = self._log.points
+        return points.find(group, topic, queue_id, receipt.start, receipt.pop_ms)
 
     def _may_be_early(self, receipt: Receipt) -> bool:
         """Return whether a receipt may be one of a master before this one, and still count."""
@@ -230,7 +237,11 @@ class AckHandler(PopPart):
         if len(body.acks) > ITEMS_AT_ONCE:
             request.is_exclusive = True
             return self._ack_many(request, body)
-        return with_prerequisites(lambda each: self._ack_few(each, body))(request)
+        try:
+            return self._ack_few(request, body)
+        except PrerequisiteError as needed:
+            request.is_exclusive = True
+            return run_and_repeat(needed, partial(self._ack_few, request, body), request)
 
     async def _ack_large(self, request: Request) -> Response | None:
         body = await decode(BatchAckMessageRequestBody, request.body)
@@ -252,7 +263,9 @@ class AckHandler(PopPart):
             log_end = max(log_end, end)
             if acks:
                 stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-                self._store_acks(stored, acks)
+                self._note_all(acks)
+                self._write.ends.append(stored)
+                self._end_full_write()
                 log_end = max(log_end, await stored)
             await slices.pause()
         return self._durability.respond(request, log_end) if log_end else Response()
@@ -260,7 +273,8 @@ class AckHandler(PopPart):
     def _ack_few(self, request: Request, body: BatchAckMessageRequestBody) -> Response | None:
         acks, log_end = self._acks_of(body.acks if self._is_own(body) else ())
         if acks:
-            self._store_acks(request, acks)
+            self._note_all(acks)
+            self._respond_when_stored(request)
             return None
         return self._durability.respond(request, log_end) if log_end else Response()
 
@@ -319,7 +333,7 @@ class AckHandler(PopPart):
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset = header.offset
         self._check_queue(topic, queue_id)
-        low, high = self._store.bounds(topic, queue_id)
+        low, high = self._reader.bounds(topic, queue_id)
         if not low <= offset < high:
             raise ResponseError(
                 ResponseCode.NO_MESSAGE,
@@ -413,22 +427,27 @@ class AckHandler(PopPart):
 
     # --- storing --------------------------------------------------------------------------------
 
-    def _store_acks(
-        self, waiting: Request | asyncio.Future[int], acks: dict[CheckPoint, int]
-    ) -> None:
-        """Store acknowledgements at the end of this iteration of the event loop, then respond."""
-        write = self._write
-        if write is None:
-            write = self._write = _Write(self._log.points)
-            asyncio.get_running_loop().call_soon(self._end_write, write)
+    def _note(self, point: CheckPoint, bits: int) -> None:
+        """Note acknowledgements, which the end of this iteration of the event loop stores."""
+        if self._write is None:
+            self._write = _Write(self._log.points)
+            asyncio.get_running_loop().call_soon(self._end_write, self._write)
+        new = bits & ~point.acked
+        if new:
+            point.acking |= new
+            self._write.bits[point] = self._write.bits.get(point, 0) | new
+
+    def _note_all(self, acks: dict[CheckPoint, int]) -> None:
         for point, bits in acks.items():
-            new = bits & ~point.acked
-            if new:
-                point.acking |= new
-                write.bits[point] = write.bits.get(point, 0) | new
-        write.waiting.append(waiting)
-        if len(write.bits) >= RECORDS_MAX:
-            self._end_write(write)
+            self._note(point, bits)
+
+    def _respond_when_stored(self, request: Request) -> None:
+        self._write.requests.append(request)
+        self._end_full_write()
+
+    def _end_full_write(self) -> None:
+        if len(self._write.bits) >= RECORDS_MAX:
+            self._end_write(self._write)
 
     def _end_write(self, write: _Write) -> None:
         if write is self._write:  # else it was stored before, because there were many
@@ -447,26 +466,27 @@ class AckHandler(PopPart):
         except Exception as problem:
             self._fail(write, problem)
         else:
-            for each in write.waiting:
-                if isinstance(each, asyncio.Future):
-                    if not each.done():
-                        each.set_result(log_end)
-                    continue
-                response = self._durability.respond(each, log_end)
-                if response is not None:
-                    each.reply(response)
+            self._durability.respond_to_all(write.requests, log_end)
+            for end in write.ends:
+                if not end.done():
+                    end.set_result(log_end)
 
     def _append(self, write: _Write) -> int:
         """Store acknowledgements; return the end of the log that responses wait for."""
         if self._log.points is not write.points or not self._log.is_loaded:
             raise sent_to_slave()
-        bits = {point: left for point, each in write.bits.items() if (left := each & ~point.acked)}
-        log_end = 0
+        bits: dict[CheckPoint, int] = {}
+        count = log_end = 0
+        for point, each in write.bits.items():
+            left = each & ~point.acked
+            if left:
+                bits[point] = left
+                count += left.bit_count()
         if bits:
             log_end = self._log.acknowledge(bits, self._clock.now_ms())
         for point in write.bits:
             point.acking = 0
-        self.acked += sum(each.bit_count() for each in bits.values())
+        self.acked += count
         return log_end
 
     async def _finish_later(self, write: _Write, needed: PrerequisiteError) -> None:
@@ -482,11 +502,11 @@ class AckHandler(PopPart):
             point.acking = 0
         if isinstance(problem, StoreError):
             problem = _refused(problem)
-        for each in write.waiting:
-            if not isinstance(each, asyncio.Future):
-                respond_with_failure(each, problem)
-            elif not each.done():
-                each.set_exception(problem)
+        for request in write.requests:
+            respond_with_failure(request, problem)
+        for end in write.ends:
+            if not end.done():
+                end.set_exception(problem)
 
     async def stop(self) -> None:
         """End the acknowledgements that wait for a file of the log."""

@@ -14,7 +14,7 @@ Used in the event loop's thread. It does no I/O: ``revive_log.py`` stores what c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -114,8 +114,10 @@ class CheckPoint:
         """Return the bits of all its messages."""
         return (_ONE << len(self.offsets)) - 1
 
-    def offsets_of(self, bits: int) -> list[int]:
+    def offsets_of(self, bits: int) -> Sequence[int]:
         """Return the offsets of some of its messages."""
+        if bits == self.all_bits():
+            return self.offsets
         return [offset for n, offset in enumerate(self.offsets) if bits >> n & 1]
 
     def left(self) -> int:

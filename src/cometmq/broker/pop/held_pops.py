@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Held pops: requests of a group that wait for a message of a topic, in one queue or in any.
 
 A message notifies one held pop of each group: the one that has waited longest for its queue, and

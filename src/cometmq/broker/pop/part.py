@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What the handlers of pops, acknowledgements and notifications have in common."""
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PopPart:
     def __init__(self, state: PopState) -> None:
         self._core = core = state.core
         self._store = core.store
+        self._reader = core.store.reader
         self._topics = core.topics
         self._offsets = core.offsets
         self._clock = core.clock

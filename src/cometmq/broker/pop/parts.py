@@ -19,6 +19,9 @@ from cometmq.broker.pop.revive_log import ReviveLog
 from cometmq.broker.pop.reviver import Reviver
 from cometmq.model.errors import CometError
 from cometmq.model.topic import revive_topic
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import read_at_once
+from cometmq.protocol.headers.pop import AckMessageRequest, PopMessageRequest
 
 if TYPE_CHECKING:
     from cometmq.broker.access.control import AccessControl
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from cometmq.store.config_files import JsonFile
 
 log = logging.getLogger(__name__)
+
+read_at_once(PopMessageRequest, RequestCode.POP_MESSAGE)
+read_at_once(AckMessageRequest, RequestCode.ACK_MESSAGE)
 
 
 class PopParts:

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from struct import Struct
-from typing import Final, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.checks import check_number, invalid, sent_to_slave
 from cometmq.broker.filters.subscriptions import PARSE_FAILED, matcher_of
@@ -32,6 +35,7 @@ from cometmq.broker.pop.receipts import (
     ORDERED,
     RETRY_V1,
     RETRY_V2,
+    offsets_text,
     receipt_text,
     retry_topic_of,
 )
@@ -47,24 +51,33 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import RETRY_PREFIX, Perm, TopicConfig
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers.pop import PeekMessageRequest, PopMessageRequest
 from cometmq.protocol.properties import encode_properties, join_properties, marker, value_of
 from cometmq.protocol.record import encode_record, split_record
 from cometmq.protocol.subscription import ALL_TAGS
-from cometmq.remoting import Request, Response, Supervisor
+from cometmq.remoting import Supervisor
 from cometmq.remoting.connection import respond_with_failure
-from cometmq.remoting.slices import Slices
+from cometmq.remoting.requests import DECIMAL, TEXT, Request, Response, SuccessFormat
+from cometmq.remoting.slices import SLICE_S, Slices
 from cometmq.remoting.wire import Slice
 from cometmq.store import GetStatus, Matcher
 from cometmq.store.message_store import bring_in
 from cometmq.store.queues.batch_topics import holds_batches
 from cometmq.store.queues.queue_reader import RESPONSE_BYTES_MAX, GetResult
 
+if TYPE_CHECKING:
+    from cometmq.broker.pop.config import PopSettings
+
 COUNT_MAX: Final = 32
 LATE_MS: Final = 500
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3_600_000
 FROM_MAX: Final = 1
 COLD_READS_MAX: Final = 6
+TOGETHER_MAX: Final = 32
+"""Pops whose check points are stored with one write."""
+DISK_WAITS_MAX: Final = 1024
+"""Pops that wait for a file, or for messages that are not in memory."""
 QUEUES_AT_ONCE: Final = 256
 """Further queues of a topic are read in slices."""
 REVIVE_BOUNDS_MS: Final = (15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000)
@@ -76,6 +89,10 @@ REPLACED: Final = (
 )
 GROUP_DELETED: Final = "the group was deleted while its pop was held"
 _EMPTY_REMARK: Final = "NO_MESSAGE_IN_QUEUE"
+_FOUND_REMARK: Final = "FOUND"
+_NUMBER_FIELDS: Final = ("popTime", "invisibleTime", "reviveQid", "restNum")
+_OFFSET_FIELDS: Final = ("startOffsetInfo", "msgOffsetInfo")
+_FOUND = GetStatus.FOUND
 _HEAD = Struct(">i16xq")
 """The size and the queue offset of a record."""
 _POP_CK = marker(names.POP_CK.encode())
@@ -91,23 +108,35 @@ _PASSED: Final = (
 )
 
 
-class Taken(NamedTuple):
+class Taken:
     """The messages of one queue that a pop delivers."""
 
-    flag: str
-    topic: str
-    queue_id: int
-    start: int
-    offsets: range | tuple[int, ...]
-    found: GetResult
+    __slots__ = ("flag", "found", "offsets", "queue_id", "start", "topic")
+
+    def __init__(
+        self,
+        flag: str,
+        topic: str,
+        queue_id: int,
+        start: int,
+        offsets: range | tuple[int, ...],
+        found: GetResult,
+    ) -> None:
+        self.flag = flag
+        self.topic = topic
+        self.queue_id = queue_id
+        self.start = start
+        self.offsets = offsets
+        self.found = found
 
 
 class _Reading:
     """What one run of a pop has read."""
 
-    def __init__(self, left: int, *, is_peek: bool = False) -> None:
+    def __init__(self, left: int, settings: PopSettings, *, is_peek: bool = False) -> None:
         self.left = left
         """How many more messages it delivers."""
+        self.settings = settings
         self.is_peek = is_peek
         """Whether nothing is changed."""
         self.rest = 0
@@ -117,6 +146,33 @@ class _Reading:
         """Whether no further queue is read."""
         self.blocked_to_ms = 0
         """When the first queue is free again that an ordered pop could not read; 0 for none."""
+
+
+class Delivery:
+    """Messages that a pop takes, and their check points."""
+
+    __slots__ = ("now_ms", "points", "pop", "pop_ms", "reading", "revive_queue")
+
+    def __init__(self, pop: Pop, reading: _Reading, now_ms: int, pop_ms: int, queue: int) -> None:
+        header = pop.header
+        self.pop = pop
+        self.reading = reading
+        self.now_ms = now_ms
+        self.pop_ms = pop_ms
+        self.revive_queue = queue
+        self.points = [
+            CheckPoint(
+                pop.group,
+                each.topic,
+                each.queue_id,
+                each.start,
+                each.offsets,
+                pop_ms,
+                header.invisible_time,
+                queue,
+            )
+            for each in reading.taken
+        ]
 
 
 class Pop(HeldPop):
@@ -131,7 +187,7 @@ class Pop(HeldPop):
         self.handler = handler
         self.request = request
         self.header = header
-        self.read_before: _Reading | None = None
+        self.read_before: Any = None
         """What was read in slices."""
         self.cold_reads = 0
         self.accounts: object = None
@@ -155,7 +211,6 @@ class PopHandler(PopPart):
     def __init__(self, state: PopState) -> None:
         super().__init__(state)
         core = self._core
-        self._reader = core.store.reader
         self._groups = core.groups
         self._cold_reads = core.cold_reads
         self._stats = core.stats
@@ -164,17 +219,69 @@ class PopHandler(PopPart):
         self.mixed = MixedModes()
         """Groups that pull and pop a topic."""
         self._tasks = Supervisor("pop")
+        self._new_pops: deque[Pop] = deque()
+        self._waits_for_end = False
+        fields = dict.fromkeys(_NUMBER_FIELDS, DECIMAL) | dict.fromkeys(_OFFSET_FIELDS, TEXT)
+        self._found_json = SuccessFormat(fields, _FOUND_REMARK)
+        self._found_binary = SuccessFormat(fields, _FOUND_REMARK, serialization=BINARY_HEADER)
 
     # --- requests -------------------------------------------------------------------------------
 
-    def pop(self, request: Request) -> Response | Awaitable[Response | None] | None:
-        """Handle POP_MESSAGE."""
-        pop = self._new(request)
+    def pop(self, request: Request) -> None:
+        """Handle POP_MESSAGE: the pops of one iteration of the event loop are stored together."""
+        self._new_pops.append(self._new(request))
+        if len(self._new_pops) >= TOGETHER_MAX:
+            self._run_new()
+        elif not self._waits_for_end:
+            self._waits_for_end = True
+            asyncio.get_running_loop().call_soon(self._end_iteration)
+
+    def _end_iteration(self) -> None:
+        self._waits_for_end = False
+        self._run_new()
+        if self._new_pops and not self._waits_for_end:
+            self._waits_for_end = True
+            asyncio.get_running_loop().call_soon(self._end_iteration)
+
+    def _run_new(self) -> None:
+        """Run new pops, and store what they take with one write."""
+        together: list[Delivery] = []
+        end_s = monotonic() + SLICE_S
+        while self._new_pops and monotonic() < end_s:
+            pop = self._new_pops.popleft()
+            if pop.request.connection.closed:
+                continue
+            try:
+                response = self._run(pop, together)
+            except PrerequisiteError as needed:
+                self._repeat(pop, needed)
+            except Exception as problem:
+                respond_with_failure(pop.request, problem)
+            else:
+                if response is not None:
+                    pop.request.reply(response)
+        if together:
+            self._store_together(together)
+
+    def _store_together(self, together: list[Delivery]) -> None:
         try:
-            return self._run(pop)
+            log_end = self._store_points(together)
         except PrerequisiteError as needed:
-            request.is_exclusive = True
-            return run_and_repeat(needed, lambda: self._run(pop), request)
+            for each in together:
+                self._repeat(each.pop, needed)
+            return
+        except Exception as problem:
+            for each in together:
+                respond_with_failure(each.pop.request, problem)
+            return
+        for each in together:
+            try:
+                response = self._deliver(each, log_end)
+            except Exception as problem:
+                respond_with_failure(each.pop.request, problem)
+            else:
+                if response is not None:
+                    each.pop.request.reply(response)
 
     def _new(self, request: Request) -> Pop:
         header = request.header(PopMessageRequest)
@@ -224,7 +331,11 @@ class PopHandler(PopPart):
             request.reply(response)
 
     def _repeat(self, pop: Pop, needed: PrerequisiteError) -> None:
-        """Run a held pop again once what it needs was read or created."""
+        """Run a pop again once what it needs was read or created."""
+        if len(self._tasks) >= DISK_WAITS_MAX:
+            remark = f"{DISK_WAITS_MAX} pops wait for the disk"
+            pop.request.reply(Response(ResponseCode.POLLING_FULL, remark))
+            return
 
         async def run() -> None:
             try:
@@ -242,8 +353,13 @@ class PopHandler(PopPart):
         """End the pops that wait for the disk."""
         await self._tasks.cancel()
 
-    def _run(self, pop: Pop) -> Response | None:
-        """Return the response; None if the pop is held, or read the disk first."""
+    def _run(self, pop: Pop, together: list[Delivery] | None = None) -> Response | None:
+        """Return the response; None if it was sent already or follows, or if the pop is held.
+
+        Args:
+            pop: the pop.
+            together: gets what the pop takes, if others store it; None to store it here.
+        """
         header = pop.header
         self.check(header.topic, header.consumer_group, header.queue_id, header.max_msg_nums)
         check_number("maxMsgNums", header.max_msg_nums, 0, COUNT_MAX)
@@ -256,33 +372,47 @@ class PopHandler(PopPart):
         self._log.require_loaded()
         self._store.appender.finish_deferred()
         now_ms = self._clock.now_ms()
-        is_full = len(self._log.points) >= self._settings().pop_check_points_max
-        reading = self._reading(pop, 0 if is_full else header.max_msg_nums, matcher)
+        settings = self._settings()
+        is_full = len(self._log.points) >= settings.pop_check_points_max
+        left = 0 if is_full else header.max_msg_nums
+        reading = self._reading(pop, matcher, left, settings)
         if not reading.taken:
             if self._hold(pop, now_ms, reading.blocked_to_ms):
                 return None
             return self._response(pop, reading, now_ms, ORDERED if header.order else 0)
-        return self._deliver(pop, reading, now_ms)
+        if header.order:
+            return self._deliver_in_order(pop, reading, now_ms)
+        delivery = self._take(pop, reading, now_ms)
+        if together is not None:
+            together.append(delivery)
+            return None
+        return self._deliver(delivery, self._store_points([delivery]))
 
     def _reading(
-        self, pop: Pop, left: int, matcher: Matcher | None, *, is_peek: bool = False
+        self,
+        pop: Pop,
+        matcher: Matcher | None,
+        left: int,
+        settings: PopSettings,
+        is_peek: bool = False,
     ) -> _Reading:
         """Read the queues of a pop.
 
         Raises:
             PrerequisiteError: there are very many, or they have to be read from the disk first.
         """
-        reading, pop.read_before = pop.read_before, None
+        reading: _Reading | None = pop.read_before
+        pop.read_before = None
         if reading is not None:
             return reading
-        reading = _Reading(left, is_peek=is_peek)
+        reading = _Reading(left, settings, is_peek=is_peek)
         queues = self._queues(pop, reading)
         for flag, topic, queue_id in islice(queues, QUEUES_AT_ONCE):
             self._read(pop, flag, topic, queue_id, matcher, reading)
         further = next(queues, None)
         if further is not None:
             rest = chain([further], queues)
-            raise PrerequisiteError(lambda: self._read_in_slices(pop, reading, matcher, rest))
+            raise PrerequisiteError(partial(self._read_in_slices, pop, reading, matcher, rest))
         return reading
 
     async def _read_in_slices(
@@ -393,32 +523,28 @@ class PopHandler(PopPart):
         """Yield the queues that a pop reads: flag, topic and queue."""
         header = pop.header
         reads_retry = not header.order and not header.topic.startswith(RETRY_PREFIX)
-        share = self._settings().pop_from_retry_probability
-        retry_first = reads_retry and random.randrange(100) < share
+        share = reading.settings.pop_from_retry_probability
+        retry_first = reads_retry and random.random() * 100 < share
         if retry_first:
-            yield from self._retry_queues(header)
+            yield from self._retry_queues(header, reading.settings)
         config = self._topics.require(header.topic)
         if header.queue_id < 0:
             yield from _turned(NORMAL, config)
         else:
             yield NORMAL, header.topic, header.queue_id
         if reads_retry and not retry_first and reading.left:
-            yield from self._retry_queues(header)
+            yield from self._retry_queues(header, reading.settings)
 
-    def _retry_queues(self, header: PopMessageRequest) -> Iterator[tuple[str, str, int]]:
-        for is_second_form in self._retry_forms():
+    def _retry_queues(
+        self, header: PopMessageRequest, settings: PopSettings
+    ) -> Iterator[tuple[str, str, int]]:
+        for is_second_form in _retry_forms(settings):
             name = retry_topic_of(
                 header.consumer_group, header.topic, is_second_form=is_second_form
             )
             config = self._topics.get(name)
             if config is not None:
                 yield from _turned(RETRY_V2 if is_second_form else RETRY_V1, config)
-
-    def _retry_forms(self) -> Sequence[bool]:
-        settings = self._settings()
-        if not settings.enable_retry_topic_v2:
-            return [False]
-        return [True, False] if settings.retrieve_message_from_pop_retry_topic_v1 else [True]
 
     def _read(
         self,
@@ -433,7 +559,11 @@ class PopHandler(PopPart):
         header = pop.header
         group = header.consumer_group
         offset = self._offset(header, topic, queue_id, reading.is_peek)
-        if reading.left <= 0 or reading.is_full or self._is_over_limit(group, topic, queue_id):
+        if (
+            reading.left <= 0
+            or reading.is_full
+            or self._is_over_limit(group, topic, queue_id, reading.settings)
+        ):
             reading.rest += self._left_behind(topic, queue_id, offset)
             return
         if header.order:
@@ -452,7 +582,7 @@ class PopHandler(PopPart):
             found = self._get(pop, topic, queue_id, offset, used, reading)
             if found is None:
                 return
-        if found.status is GetStatus.FOUND:
+        if found.status is _FOUND:
             offsets = _offsets_of(found, offset)
             reading.taken.append(Taken(flag, topic, queue_id, offset, offsets, found))
             reading.left -= found.count
@@ -493,18 +623,16 @@ class PopHandler(PopPart):
             reading.rest += self._left_behind(topic, queue_id, offset)
             return None
         pop.cold_reads += 1
-        parts = cold
-        raise PrerequisiteError(lambda: self._cold_reads.run(lambda: bring_in(parts)))
+        raise PrerequisiteError(partial(self._cold_reads.run, partial(bring_in, cold)))
 
-    def _is_over_limit(self, group: str, topic: str, queue_id: int) -> bool:
-        settings = self._settings()
+    def _is_over_limit(self, group: str, topic: str, queue_id: int, settings: PopSettings) -> bool:
         if not settings.enable_pop_message_threshold:
             return False
         queue = self._log.points.queue(group, topic, queue_id)
         return queue is not None and queue.in_flight > settings.pop_inflight_message_threshold
 
     def _left_behind(self, topic: str, queue_id: int, offset: int) -> int:
-        low, high = self._store.bounds(topic, queue_id)
+        low, high = self._reader.bounds(topic, queue_id)
         return max(high - max(offset, low), 0)
 
     def _offset(self, header: PopMessageRequest, topic: str, queue_id: int, is_peek: bool) -> int:
@@ -519,7 +647,7 @@ class PopHandler(PopPart):
         committed = self._offsets.committed(group, topic, queue_id)
         if committed is not None:
             return committed
-        low, high = self._store.bounds(topic, queue_id)
+        low, high = self._reader.bounds(topic, queue_id)
         first = low
         if header.init_mode == FROM_MAX and not topic.startswith(RETRY_PREFIX):
             checks = self._settings().init_pop_offset_by_check_msg_in_mem
@@ -537,55 +665,73 @@ class PopHandler(PopPart):
 
     # --- responses ------------------------------------------------------------------------------
 
-    def _deliver(self, pop: Pop, reading: _Reading, now_ms: int) -> Response | None:
-        """Store check points, move the committed offsets, and respond."""
-        header = pop.header
-        group = header.consumer_group
-        waits, log_end = self._durability.may_be_replaced, 0
-        if header.order:
-            if waits:
-                log_end = self._store_order(pop, reading.taken[0], now_ms)
-            counts = self._note_order(pop, reading, now_ms)
-            response = self._response(pop, reading, now_ms, ORDERED, counts)
-        else:
-            queue = self._revive_queue(header.invisible_time)
-            pop_ms = now_ms
-            while any(
-                self._log.points.find(group, each.topic, each.queue_id, each.start, pop_ms)
-                for each in reading.taken
-            ):
-                pop_ms += 1
-            points = [
-                CheckPoint(
-                    group,
-                    each.topic,
-                    each.queue_id,
-                    each.start,
-                    each.offsets,
-                    pop_ms,
-                    header.invisible_time,
-                    queue,
-                )
-                for each in reading.taken
-            ]
-            try:
-                log_end = self._log.add(points, now_ms)
-            except StoreError as problem:
-                raise _nothing_popped(problem) from problem
-            for each in reading.taken:
-                self._offsets.commit(group, each.topic, each.queue_id, each.found.next_begin_offset)
-                self._compare_pulls(group, each.topic, each.queue_id, now_ms)
-            self._changed()
-            response = self._response(pop, reading, pop_ms, queue)
+    def _take(self, pop: Pop, reading: _Reading, now_ms: int) -> Delivery:
+        """Take what was read: move the committed offsets behind it."""
+        queue = self._revive_queue(pop.header.invisible_time, reading.settings)
+        pop_ms = self._free_pop_ms(pop.group, reading, now_ms)
+        delivery = Delivery(pop, reading, now_ms, pop_ms, queue)
         for each in reading.taken:
-            found = each.found
-            self._stats.got(group, each.topic, each.queue_id, found.count, found.size_bytes)
-        if reading.rest > 0 and pop.was_held:
-            self._held.notify(group, pop.name, pop.queue_id)
+            self._offsets.commit(pop.group, each.topic, each.queue_id, each.found.next_begin_offset)
+        return delivery
+
+    def _store_points(self, deliveries: list[Delivery]) -> int:
+        """Store the check points of what was taken, or give it back.
+
+        Returns:
+            The log offset behind the records.
+
+        Raises:
+            PrerequisiteError, ResponseError: they are not stored, and the messages given back.
+        """
+        points = [point for each in deliveries for point in each.points]
+        try:
+            return self._log.add(points, deliveries[-1].now_ms)
+        except BaseException as problem:
+            for delivery in reversed(deliveries):
+                for taken in delivery.reading.taken:
+                    queue = delivery.pop.group, taken.topic, taken.queue_id
+                    self._offsets.commit(*queue, taken.start)
+            if isinstance(problem, StoreError):
+                raise _nothing_popped(problem) from problem
+            raise
+
+    def _deliver(self, delivery: Delivery, log_end: int) -> Response | None:
+        """Respond with what was taken, whose check points are stored.
+
+        Returns:
+            The response; None if it was sent already, or waits for the in-sync set.
+        """
+        pop, reading = delivery.pop, delivery.reading
+        for each in reading.taken:
+            self._compare_pulls(pop.group, each.topic, each.queue_id, delivery.now_ms)
+        self._changed()
+        self._count(pop, reading)
+        if self._durability.may_be_replaced:
+            response = self._response(pop, reading, delivery.pop_ms, delivery.revive_queue)
+            self._respond_confirmed(pop.request, response, log_end)
+        else:
+            self._succeed(pop, reading, delivery.pop_ms, delivery.revive_queue)
+        return None
+
+    def _deliver_in_order(self, pop: Pop, reading: _Reading, now_ms: int) -> Response | None:
+        """Deliver messages that are not delivered again before their acknowledgement."""
+        waits = self._durability.may_be_replaced
+        log_end = self._store_order(pop, reading.taken[0], now_ms) if waits else 0
+        counts = self._note_order(pop, reading, now_ms)
+        response = self._response(pop, reading, now_ms, ORDERED, counts)
+        self._count(pop, reading)
         if waits:
             self._respond_confirmed(pop.request, response, log_end)
             return None
         return response
+
+    def _count(self, pop: Pop, reading: _Reading) -> None:
+        """Count what is delivered, and let another held pop take the rest."""
+        for each in reading.taken:
+            found = each.found
+            self._stats.got(pop.group, each.topic, each.queue_id, found.count, found.size_bytes)
+        if reading.rest > 0 and pop.was_held:
+            self._held.notify(pop.group, pop.name, pop.queue_id)
 
     def _respond_confirmed(self, request: Request, response: Response, log_end: int) -> None:
         """Respond when the in-sync set has what was stored for a pop.
@@ -619,6 +765,15 @@ class PopHandler(PopPart):
         except StoreError as problem:
             raise _nothing_popped(problem) from problem
 
+    def _free_pop_ms(self, group: str, reading: _Reading, pop_ms: int) -> int:
+        """Return the first time from ``pop_ms`` on that no check point with such a start has."""
+        points, free_ms = self._log.points, -1
+        while free_ms != pop_ms:
+            free_ms = pop_ms
+            for each in reading.taken:
+                pop_ms = points.free_pop_ms(group, each.topic, each.queue_id, each.start, pop_ms)
+        return pop_ms
+
     def _compare_pulls(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
         """Note a group that has pulled since its last pop, whose messages are in flight still."""
         queue = self._log.points.queue(group, topic, queue_id)
@@ -628,10 +783,10 @@ class PopHandler(PopPart):
                 self.mixed.note(group, topic, now_ms)
             queue.pulled = pulled
 
-    def _revive_queue(self, invisible_ms: int) -> int:
+    def _revive_queue(self, invisible_ms: int, settings: PopSettings) -> int:
         """Return the queue of the revive topic for an invisible time."""
-        number = sum(invisible_ms > bound for bound in REVIVE_BOUNDS_MS)
-        return number * self._settings().revive_queue_num // (len(REVIVE_BOUNDS_MS) + 1)
+        number = bisect_left(REVIVE_BOUNDS_MS, invisible_ms)
+        return number * settings.revive_queue_num // (len(REVIVE_BOUNDS_MS) + 1)
 
     def _note_order(self, pop: Pop, reading: _Reading, now_ms: int) -> str:
         """Note an ordered pop; return the counts of deliveries for its response."""
@@ -652,35 +807,50 @@ class PopHandler(PopPart):
             self._offsets.commit(header.consumer_group, each.topic, each.queue_id, each.start)
         return ";".join(counts)
 
+    def _succeed(self, pop: Pop, reading: _Reading, pop_ms: int, revive_queue: int) -> None:
+        """Send the response to a pop that is not ordered, and has found messages."""
+        command = pop.request.command
+        success = self._found_json
+        if command.serialization == BINARY_HEADER:
+            success = self._found_binary
+        body = self._body(pop, reading, pop_ms, revive_queue)
+        body_bytes = 0
+        for part in body:
+            body_bytes += len(part)
+        head = success.head(
+            (pop_ms, pop.header.invisible_time, revive_queue, reading.rest, command.opaque),
+            body_bytes,
+            text=_starts_text(reading).encode(),
+            second=_offsets_text(reading).encode(),
+        )
+        pop.request.reply_head(head, body)
+
     def _response(
         self, pop: Pop, reading: _Reading, pop_ms: int, revive_queue: int, counts: str = ""
     ) -> Response:
-        header, taken = pop.header, reading.taken
-        fields = {
-            "popTime": str(pop_ms),
-            "invisibleTime": str(header.invisible_time),
-            "reviveQid": str(revive_queue),
-            "restNum": str(reading.rest),
-        }
-        if not taken:
+        """Return the response to a peek, to an ordered pop, or to one that has found nothing."""
+        numbers = (pop_ms, pop.header.invisible_time, revive_queue, reading.rest)
+        fields = dict(zip(_NUMBER_FIELDS, map(str, numbers), strict=True))
+        if not reading.taken:
             code = ResponseCode.POLLING_TIMEOUT
             return Response(code, _EMPTY_REMARK, fields=fields)
-        fields["startOffsetInfo"] = ";".join(
-            [f"{each.flag} {each.queue_id} {each.start}" for each in taken]
-        )
-        fields["msgOffsetInfo"] = ";".join(
-            [f"{each.flag} {each.queue_id} {','.join(map(str, each.offsets))}" for each in taken]
-        )
+        texts = _starts_text(reading), _offsets_text(reading)
+        fields |= zip(_OFFSET_FIELDS, texts, strict=True)
         if counts:
             fields["orderCountInfo"] = counts
-        keeps_topic = self._settings().pop_response_return_actual_retry_topic
+        body = self._body(pop, reading, pop_ms, revive_queue)
+        return Response(0, _FOUND_REMARK, fields=fields, body=body)
+
+    def _body(self, pop: Pop, reading: _Reading, pop_ms: int, revive_queue: int) -> list[Slice]:
+        """Return the messages as the response contains them."""
+        keeps_topic = reading.settings.pop_response_return_actual_retry_topic
         body: list[Slice] = []
-        for each in taken:
+        for each in reading.taken:
             if each.flag == NORMAL or keeps_topic:
                 body += each.found.slices
             else:
                 body += self._as_of_topic(pop, each, pop_ms, revive_queue)
-        return Response(0, "FOUND", fields=fields, body=body)
+        return body
 
     def _as_of_topic(
         self, pop: Pop, taken: Taken, pop_ms: int, revive_queue: int
@@ -748,7 +918,7 @@ class PopHandler(PopPart):
             return self._run_peek(pop)
         except PrerequisiteError as needed:
             request.is_exclusive = True
-            return run_and_repeat(needed, lambda: self._run_peek(pop), request)
+            return run_and_repeat(needed, partial(self._run_peek, pop), request)
 
     def _run_peek(self, pop: Pop) -> Response:
         header = pop.header
@@ -756,7 +926,7 @@ class PopHandler(PopPart):
         if not self._role.is_slave:
             self._log.require_loaded()
         self._store.appender.finish_deferred()
-        reading = self._reading(pop, header.max_msg_nums, None, is_peek=True)
+        reading = self._reading(pop, None, header.max_msg_nums, self._settings(), True)
         response = self._response(pop, reading, self._clock.now_ms(), 0)
         if not reading.taken:
             response.code = ResponseCode.PULL_NOT_FOUND
@@ -767,12 +937,30 @@ def _nothing_popped(problem: StoreError) -> ResponseError:
     return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing popped: {problem}")
 
 
+def _retry_forms(settings: PopSettings) -> Sequence[bool]:
+    if not settings.enable_retry_topic_v2:
+        return [False]
+    return [True, False] if settings.retrieve_message_from_pop_retry_topic_v1 else [True]
+
+
 def _turned(flag: str, config: TopicConfig) -> Iterator[tuple[str, str, int]]:
     """Yield all read queues of a topic, from a random one on."""
     count = config.read_queue_nums
-    first = random.randrange(count) if count > 1 else 0
+    first = int(random.random() * count)
     for number in range(count):
         yield flag, config.topic_name, (first + number) % count
+
+
+def _starts_text(reading: _Reading) -> str:
+    """Return where a pop has begun to read each queue."""
+    return ";".join([f"{each.flag} {each.queue_id} {each.start}" for each in reading.taken])
+
+
+def _offsets_text(reading: _Reading) -> str:
+    """Return which messages of each queue a pop delivers."""
+    return ";".join(
+        [f"{each.flag} {each.queue_id} {offsets_text(each.offsets)}" for each in reading.taken]
+    )
 
 
 def _offsets_of(found: GetResult, start: int) -> range | tuple[int, ...]:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The records of the revive topic: check points and their acknowledgements.
 
     check point   tag ck     {so, n, d, bm, pt, it, t, c, q, bn, rp}
@@ -20,11 +21,13 @@ Source: PopCheckPoint, AckMsg, BatchAckMsg and PopReviveService, RocketMQ 5.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.pop.check_points import CheckPoint
+from cometmq.broker.pop.receipts import offsets_text
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol.properties import TAGS_MARKER, UNIQ_KEY_MARKER, value_of
@@ -34,6 +37,7 @@ CHECK_POINT, ACK, ACKS = b"ck", b"ack", b"bAck"
 MESSAGES_MAX: Final = 64
 """More messages than a check point of any broker has."""
 SPREAD_MAX: Final = 2**31 - 1
+_DELIVER_MS = names.TIMER_DELIVER_MS.encode()
 
 
 class _CheckPointBody(msgspec.Struct):
@@ -93,49 +97,45 @@ _ack_of = msgspec.json.Decoder(_AckBody, strict=False).decode
 
 def properties_of(tag: bytes, now_ms: int) -> bytes:
     """Return the property string of a record."""
-    return b"TAGS\x01%b\x02%b\x01%d\x02" % (tag, names.TIMER_DELIVER_MS.encode(), now_ms)
+    return b"TAGS\x01%b\x02%b\x01%d\x02" % (tag, _DELIVER_MS, now_ms)
 
 
-def check_point_body(point: CheckPoint, broker: bytes) -> bytes:
+def check_point_body(point: CheckPoint, broker: str) -> bytes:
     """Return the body of the record of a check point.
 
     Args:
         point: the check point.
         broker: the name of this broker as JSON.
     """
+    acked: int = point.acked
+    if acked >= 2**31:
+        acked -= 2**32
+    distances = ""
     offsets = point.offsets
-    distances = b""
     if not isinstance(offsets, range) or offsets.start != point.start:
-        start = point.start
-        text = ",".join([str(offset - start) for offset in offsets])
-        distances = b'"d":[%b],' % text.encode()
-    return b'{"bm":%d,"bn":%b,"c":"%b",%b"it":%d,"n":%d,"pt":%d,"q":%d,"so":%d,"t":"%b"}' % (
-        point.acked if point.acked < 2**31 else point.acked - 2**32,
-        broker,
-        point.group.encode(),
-        distances,
-        point.invisible_ms,
-        len(offsets),
-        point.pop_ms,
-        point.queue_id,
-        point.start,
-        point.topic.encode(),
-    )
+        distances = f'"d":[{offsets_text([offset - point.start for offset in offsets])}],'
+    return (
+        f'{{"bm":{acked},"bn":{broker},"c":"{point.group}",{distances}"it":{point.invisible_ms},'
+        f'"n":{len(offsets)},"pt":{point.pop_ms},"q":{point.queue_id},"so":{point.start},'
+        f'"t":"{point.topic}"}}'
+    ).encode()
+
+
+@lru_cache(maxsize=16)
+def json_text(text: str) -> str:
+    """Return a text as JSON."""
+    return msgspec.json.encode(text).decode()
 
 
 def acks_body(ack: AckOf) -> bytes:
     """Return the body of the record of acknowledgements."""
-    return b'{"aol":[%b],"bn":%b,"c":"%b",%b%b"pt":%d,"q":%d,"so":%d,"t":"%b"}' % (
-        ",".join(map(str, ack.offsets)).encode(),
-        msgspec.json.encode(ack.broker_name),
-        ack.group.encode(),
-        b'"it":%d,' % ack.invisible_ms if ack.invisible_ms else b"",
-        b'"no":%d,' % ack.next_offset if ack.next_offset else b"",
-        ack.pop_ms,
-        ack.queue_id,
-        ack.start,
-        ack.topic.encode(),
-    )
+    broker = json_text(ack.broker_name)
+    invisible = f'"it":{ack.invisible_ms},' if ack.invisible_ms else ""
+    next_offset = f'"no":{ack.next_offset},' if ack.next_offset else ""
+    return (
+        f'{{"aol":[{offsets_text(ack.offsets)}],"bn":{broker},"c":"{ack.group}",{invisible}'
+        f'{next_offset}"pt":{ack.pop_ms},"q":{ack.queue_id},"so":{ack.start},"t":"{ack.topic}"}}'
+    ).encode()
 
 
 def read_record(parts: RecordParts) -> StoredCheckPoint | AckOf | None:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Keeps the check points in the log: in RocketMQ's revive topic, which every slave copies.
 
 A pop stores its check points before it responds. An acknowledgement is stored before it is
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -39,6 +40,7 @@ from cometmq.broker.pop.records import (
     StoredCheckPoint,
     acks_body,
     check_point_body,
+    json_text,
     properties_of,
     read_record,
 )
@@ -112,7 +114,7 @@ class ReviveLog:
         self._may_load = may_load
         self.topic = topic
         self.broker_name = broker_name
-        self._broker_json = msgspec.json.encode(broker_name)
+        self._broker_json = json_text(broker_name)
         self._count_queues = queues
         self._segment = SharedCall(store.wait_for_segment)
         self.store_host = encode_host("127.0.0.1", 0)
@@ -178,7 +180,7 @@ class ReviveLog:
         stored = self._append(records)
         for point, place in zip(points, stored, strict=True):
             self._keep(point, place.queue_offset, now_ms)
-        self._commit_end(records)
+        self._commit_end(records, stored)
         return stored[-1].log_offset_end
 
     def replace(self, point: CheckPoint, bit: int, renewed: CheckPoint, now_ms: int) -> int:
@@ -197,7 +199,7 @@ class ReviveLog:
         stored = self._append(records)
         self._keep(renewed, stored[0].queue_offset, now_ms)
         self.settle(point, bit)
-        self._commit_end(records)
+        self._commit_end(records, stored)
         return stored[-1].log_offset_end
 
     def acknowledge(self, acks: Mapping[CheckPoint, int], now_ms: int) -> int:
@@ -219,7 +221,7 @@ class ReviveLog:
         stored = self._append(records)
         for point, bits in acks.items():
             self.settle(point, bits)
-        self._commit_end(records)
+        self._commit_end(records, stored)
         return stored[-1].log_offset_end
 
     def store_with_acks(
@@ -236,7 +238,7 @@ class ReviveLog:
         ack = self._acks_record(point, point.offsets_of(bits), now_ms)
         stored = self._append([*messages, ack])
         self.settle(point, bits)
-        self._commit_end([ack])
+        self._commit_end([ack], stored[-1:])
         return stored[-1].log_offset_end
 
     def acknowledge_apart(self, ack: AckOf, revive_queue: int) -> int:
@@ -258,7 +260,7 @@ class ReviveLog:
         (stored,) = self._append([record])
         if not ack.next_offset:
             self._keep_early(ack, revive_queue, stored.queue_offset)
-        self._commit_end([record])
+        self._commit_end([record], [stored])
         return stored.log_offset_end
 
     async def forget(self, topic: str) -> None:
@@ -326,7 +328,7 @@ class ReviveLog:
         body = check_point_body(point, self._broker_json)
         return self._record(point.revive_queue, CHECK_POINT, body, now_ms)
 
-    def _acks_record(self, point: CheckPoint, offsets: list[int], now_ms: int) -> NewRecord:
+    def _acks_record(self, point: CheckPoint, offsets: Sequence[int], now_ms: int) -> NewRecord:
         ack = AckOf(
             point.group,
             point.topic,
@@ -366,9 +368,13 @@ class ReviveLog:
         else:
             self._own[queue].add(record_offset)
 
-    def _commit_end(self, records: Iterable[NewRecord]) -> None:
-        for queue in {record.queue_id for record in records if record.topic == self.topic}:
-            end = self._store.next_offset(self.topic, queue)
+    def _commit_end(self, records: list[NewRecord], stored: list[Appended]) -> None:
+        ends = {
+            record.queue_id: place.queue_offset + 1
+            for record, place in zip(records, stored, strict=True)
+            if record.topic == self.topic
+        }
+        for queue, end in ends.items():
             self._offsets.commit(END_GROUP, self.topic, queue, end)
 
     # --- reading --------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ cdef class QueueReader:
     cpdef GetResult get(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher, long long max_bytes)
+    @cython.locals(queue=ConsumeQueue)
+    cpdef (long long, long long) bounds(self, str topic, long long queue_id)
     @cython.locals(
         queue=ConsumeQueue, segment=Segment, count=cython.longlong, at=cython.longlong,
         end=cython.longlong, start=cython.longlong, stop=cython.longlong,

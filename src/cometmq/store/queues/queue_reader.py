@@ -221,6 +221,13 @@ class QueueReader:
         limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _BYTES_MAX))
         return self._scan.read(queue, offset, max_count, matcher, limit)
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the bounds of a queue; see `MessageStore.bounds`."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return 0, 0
+        return queue.min_offset, queue.end_at(self._log.readable_to())
+
     def cold_units(
         self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
     ) -> list[ColdPart]:

@@ -46,7 +46,7 @@ def record(tag: bytes, body: bytes, more: bytes = b"") -> RecordParts:
 def test_a_check_point_comes_back(offsets: range | tuple[int, ...]) -> None:
     point = CheckPoint("g", "%RETRY%g_T", 2, 5, offsets, NOW_MS, 60_000, 3)
     point.acked = 0b10
-    found = read_record(record(CHECK_POINT, check_point_body(point, b'"broker-a"')))
+    found = read_record(record(CHECK_POINT, check_point_body(point, '"broker-a"')))
     assert isinstance(found, StoredCheckPoint)
     assert (found.broker_name, found.is_foreign) == ("broker-a", False)
     read = found.point
@@ -59,7 +59,7 @@ def test_a_check_point_comes_back(offsets: range | tuple[int, ...]) -> None:
 def test_the_bit_of_the_last_of_32_messages_is_the_sign_of_a_java_number() -> None:
     point = CheckPoint("g", "T", 0, 0, range(32), NOW_MS, 0, 0)
     point.acked = 1 << 31
-    body = check_point_body(point, b'"b"')
+    body = check_point_body(point, '"b"')
     assert json.loads(body)["bm"] == -(2**31)
     found = read_record(record(CHECK_POINT, body))
     assert isinstance(found, StoredCheckPoint)

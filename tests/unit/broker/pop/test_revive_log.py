@@ -149,7 +149,7 @@ def test_a_changed_invisible_time_outlives_the_process(world: World) -> None:
     assert world.in_flight() == [0, 1, 2]
     again = world.log.points.find("g", "T", 0, 1, now_ms)
     assert again is not None
-    assert (again.offsets_of(1), again.due_ms) == ([1], now_ms + 9_000)
+    assert (list(again.offsets_of(1)), again.due_ms) == ([1], now_ms + 9_000)
 
 
 def test_records_that_count_no_more_are_not_read(world: World) -> None:

@@ -27,6 +27,8 @@ from cometmq.system.failure_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 COMMITS_PER_VERSION = 500
+REVIVE_END_GROUP = "CID_RMQ_SYS_COMETMQ_REVIVE_END"
+"""Its offsets say which check points of pops the other committed offsets count already."""
 OFFSET_MAX = 2**63 - 1
 
 Numbers = dict[int, int]
@@ -143,8 +145,12 @@ class OffsetStore:
     # --- groups and topics --------------------------------------------------------------------
 
     def table(self) -> dict[str, Numbers]:
-        """Return a copy of all offsets, by ``topic@group``; from any thread."""
-        return {key: dict(numbers) for key, numbers in list(self._table.items())}
+        """Return a copy of all offsets, by ``topic@group``, in the order of `keys`.
+
+        From any thread.
+        """
+        found = ((key, self._table.get(key)) for key in self.keys())
+        return {key: dict(numbers) for key, numbers in found if numbers is not None}
 
     def of(self, group: str, topic: str) -> Numbers:
         """Return a copy of the offsets of a group in a topic, by queue; empty for none."""
@@ -159,8 +165,14 @@ class OffsetStore:
         return [group for group, has in self._groups.get(topic, {}).items() if has]
 
     def keys(self) -> list[str]:
-        """Return ``topic@group`` of all offsets."""
-        return list(self._table)
+        """Return ``topic@group`` of all offsets; those of `REVIVE_END_GROUP` come first.
+
+        A copy that is made in this order counts no pop whose offset it lacks. It is taken over in
+        the reverse order.
+        """
+        keys = list(self._table)
+        keys.sort(key=_is_no_revive_end)
+        return keys
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of one group in a topic to another group."""
@@ -187,7 +199,7 @@ class OffsetStore:
             ProtocolError: a key or an offset is not one; some may have been taken over.
         """
         changed = False
-        async for key, numbers in Slices().each(table.items()):
+        async for key, numbers in Slices().each(reversed(list(table.items()))):
             if not is_current():
                 break
             topic, group = _checked(key, numbers)
@@ -215,7 +227,7 @@ class OffsetStore:
             ProtocolError: a key or an offset is not one; some may have been taken over.
         """
         count = 0
-        async for key, numbers in Slices().each(table.items()):
+        async for key, numbers in Slices().each(reversed(list(table.items()))):
             topic, group = _checked(key, numbers)
             known = self._table.get(key, {})
             for queue_id, offset in numbers.items():
@@ -368,6 +380,10 @@ class OffsetStore:
         self.has_resets = bool(self._resets)
         if keys:
             self._note_change()
+
+
+def _is_no_revive_end(key: str) -> bool:
+    return not key.endswith(f"@{REVIVE_END_GROUP}")
 
 
 def _remove(index: dict[str, dict[str, bool]], name: str, entry: str) -> None:

@@ -31,7 +31,7 @@ import msgspec
 
 from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.offsets.offset_store import REVIVE_END_GROUP, OffsetStore
 from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
 from cometmq.broker.pop.records import (
     ACKS,
@@ -55,7 +55,6 @@ from cometmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-END_GROUP: Final = "CID_RMQ_SYS_COMETMQ_REVIVE_END"
 DEAD_RECORDS_MIN: Final = 4_096
 """The records that count no more, and are left, beside two for each check point in flight."""
 APPENDED_MAX: Final = 100
@@ -375,7 +374,7 @@ class ReviveLog:
             if record.topic == self.topic
         }
         for queue, end in ends.items():
-            self._offsets.commit(END_GROUP, self.topic, queue, end)
+            self._offsets.commit(REVIVE_END_GROUP, self.topic, queue, end)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -406,7 +405,9 @@ class ReviveLog:
         for queue in self._queues:
             handled = self._offsets.committed(REVIVE_GROUP, self.topic, queue)
             self._read_to[queue] = 0 if handled is None else handled + 1
-            self._ends_before[queue] = self._offsets.committed(END_GROUP, self.topic, queue) or 0
+            self._ends_before[queue] = (
+                self._offsets.committed(REVIVE_END_GROUP, self.topic, queue) or 0
+            )
         count = await self._read_new(is_first=True)
         ends, self._ends = self._ends, {}
         for (group, topic, queue_id), end in ends.items():

@@ -1,11 +1,17 @@
 """Committed offsets: the table, its file, and its copies on slaves."""
 
 import json
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
+from cometmq.broker.offsets.offset_store import (
+    COMMITS_PER_VERSION,
+    REVIVE_END_GROUP,
+    OffsetStore,
+)
 from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.store import MessageStore
@@ -99,6 +105,35 @@ def test_offsets_outlive_a_restart(tables: Tables, offsets: OffsetStore) -> None
     again = reopened(tables)
     assert again.table() == {"T@g": {0: 5, 12: 2**62}}
     assert again.version == offsets.version
+
+
+def test_a_copy_counts_no_pop_that_its_offsets_lack(offsets: OffsetStore) -> None:
+    """A thread copies them for the file while pops commit both."""
+    groups, ends = 300, REVIVE_END_GROUP
+    for number in range(groups):
+        offsets.commit(f"g{number}", "T", 0, 0)
+    offsets.commit(ends, "R", 0, 0)
+    tables: list[dict[str, dict[int, int]]] = []
+
+    def copy() -> None:
+        while len(tables) < 100:
+            tables.append(offsets.table())
+
+    copying = threading.Thread(target=copy)
+    interval_s, popped = sys.getswitchinterval(), 0
+    sys.setswitchinterval(1e-6)
+    try:
+        copying.start()
+        while copying.is_alive():
+            popped += 1
+            offsets.commit("g0", "T", 0, popped)
+            offsets.commit(ends, "R", 0, popped)
+    finally:
+        sys.setswitchinterval(interval_s)
+        copying.join()
+    assert all(table[f"R@{ends}"][0] <= table["T@g0"][0] for table in tables)
+    assert len(tables[0]) == groups + 1
+    assert next(iter(tables[0])) == f"R@{ends}"
 
 
 def test_nothing_is_written_when_nothing_has_changed(tables: Tables, offsets: OffsetStore) -> None:
@@ -268,10 +303,14 @@ async def test_impossible_offsets_of_a_slave_are_refused(offsets: OffsetStore) -
 
 
 async def test_a_copy_ends_when_its_master_is_none_any_more(offsets: OffsetStore) -> None:
-    """An election comes between two slices; what comes later would not be corrected."""
+    """An election comes between two slices; what comes later would not be corrected.
+
+    What counts the pops of all groups comes last.
+    """
     is_current = iter([True, True, False])
-    table = {f"T@g{number}": {0: 5} for number in range(10)}
+    table = {f"R@{REVIVE_END_GROUP}": {0: 5}}
+    table |= {f"T@g{number}": {0: 5} for number in range(10)}
     version = offsets.version
     await offsets.copy(table, DataVersion(counter=99), lambda: next(is_current))
-    assert sorted(offsets.keys()) == ["T@g0", "T@g1"]
+    assert sorted(offsets.keys()) == ["T@g8", "T@g9"]
     assert offsets.version == version

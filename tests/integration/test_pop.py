@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.broker.pop.pops import GROUP_DELETED
+from cometmq.broker.pop.pops import DISK_WAITS_MAX, GROUP_DELETED
 from cometmq.broker.pop.receipts import retry_topic_of
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
 from cometmq.client._pop.calls import ReceiptHandle
+from cometmq.model.errors import CometError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -30,6 +32,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.store.backup import restore_backup, take_backup
 from support.brokers.pairs import LIMIT_S, SLAVE, Pairs
 from support.checks.waiting import until
+from support.stores.cold_files import ColdDisk, ColdRead
 from support.wire.pop_clients import GROUP, TOPIC, PopClient
 
 FAST = {"flushDiskType": "ASYNC_FLUSH"}
@@ -345,6 +348,132 @@ async def test_pops_that_come_together_deliver_each_message_once_or_give_it_back
     acks = [consumer.ack(handle) for each in popped for _, handle in each]
     assert set(await asyncio.gather(*acks)) == {0}
     assert master.features.pop.figures().in_flight == 0
+
+
+async def test_a_pop_that_matches_nothing_reads_on_behind_what_it_has_passed(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 0)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for _ in range(3):
+            others = [Message(TOPIC, b"other", tags="a") for _ in range(1_000)]
+            await producer.send_batch(others)
+        await producer.send(Message(TOPIC, b"the one", tags="b"))
+    found = await PopClient(client, master).pop(exp="b", poll_time=3_000)
+    assert [message.body for message, _ in found] == [b"the one"]
+
+
+async def test_a_burst_of_pops_keeps_the_limit_of_messages_in_flight(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    limit = {"enablePopMessageThreshold": "true", "popInflightMessageThreshold": "5"}
+    master = await prepared(pairs, 30, **limit)
+    consumer = PopClient(client, master)
+    await consumer.request(max_msg_nums=0)  # the check points are loaded now
+    popped = await asyncio.gather(*(consumer.pop(max_msg_nums=3) for _ in range(10)))
+    assert sorted(map(len, popped)) == [0] * 8 + [3, 3]
+    assert master.features.pop.figures().in_flight == 6
+    held = asyncio.ensure_future(consumer.pop(max_msg_nums=3, poll_time=60_000))
+    await until(lambda: master.features.pop.figures().held == 1)
+    (_, handle), *_ = next(found for found in popped if found)
+    async with asyncio.timeout(LIMIT_S / 2):
+        assert await consumer.ack(handle) == 0
+        assert len(await held) == 3
+
+
+async def test_a_held_pop_of_a_burst_that_is_not_stored_runs_again(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await prepared(pairs, 3)
+    consumer, appender = PopClient(client, master), master.core.store.appender
+    await consumer.request(max_msg_nums=0)  # the check points are loaded now
+    appender.refusal = "the disk is full"
+    async with asyncio.timeout(LIMIT_S / 2):
+        refused = await asyncio.gather(*(consumer.request(poll_time=60_000) for _ in range(3)))
+    assert {each.code for each in refused} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+
+
+async def test_pops_that_come_while_the_broker_stops_lose_nothing(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    count = 300
+    master = await prepared(pairs, count)
+    consumer = PopClient(client, master)
+    coming = [asyncio.ensure_future(consumer.pop(max_msg_nums=3)) for _ in range(80)]
+    await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+    coming += [asyncio.ensure_future(consumer.pop(max_msg_nums=3)) for _ in range(20)]
+    await pairs.stop(master)
+    ended = await asyncio.gather(*coming, return_exceptions=True)
+    popped = [each for found in ended if isinstance(found, list) for each in found]
+    unanswered = [each for each in ended if isinstance(each, BaseException)]
+    assert all(isinstance(each, CometError) for each in unanswered)
+
+    master = await pairs.start("master", **FAST)
+    consumer = PopClient(client, master)
+    bodies = [message.body for message, _ in popped]
+    while found := await consumer.pop():
+        bodies += [message.body for message, _ in found]
+    in_flight = master.features.pop.figures().in_flight
+    assert len(bodies) == len(set(bodies))
+    assert len(bodies) <= in_flight == count
+
+
+class HeldDisk(ColdDisk):
+    """A disk that reads nothing for a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_read = threading.Event()
+
+    def begin_read(self, path: Path, start: int, stop: int) -> None:
+        """Wait until the disk reads."""
+        self.may_read.wait(LIMIT_S)
+        super().begin_read(path, start, stop)
+
+    def end_read(self, read: ColdRead) -> None:
+        """Note a part once, however many pops read it."""
+        if all(read[:3] != each[:3] for each in self.reads):
+            super().end_read(read)
+
+
+async def cold(pairs: Pairs, count: int) -> tuple[Broker, HeldDisk]:
+    """A master whose messages are on the disk only."""
+    await pairs.stop(await prepared(pairs, count))
+    disk = pairs.disks["master"] = HeldDisk()
+    disk.may_read.set()
+    master = await pairs.start("master", **FAST)
+    disk.reads.clear()
+    return master, disk
+
+
+async def test_pops_of_a_cold_backlog_that_come_together_get_different_messages(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master, disk = await cold(pairs, 256)
+    consumer = PopClient(client, master)
+    popped = await asyncio.gather(*(consumer.pop(poll_time=3_000) for _ in range(8)))
+    assert disk.reads
+    parts = [[int(message.body) for message, _ in each] for each in popped]
+    assert sorted(parts) == [list(range(start, start + 32)) for start in range(0, 256, 32)]
+
+
+async def test_pops_wait_for_the_disk_in_a_limited_number(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master, disk = await cold(pairs, 8)
+    consumer = PopClient(client, master)
+    disk.may_read.clear()
+    coming = [consumer.request(max_msg_nums=1) for _ in range(DISK_WAITS_MAX + 1)]
+    waiting = [asyncio.ensure_future(each) for each in coming]
+    (refused,), others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    disk.may_read.set()
+    assert refused.result().code == ResponseCode.POLLING_FULL
+    assert refused.result().remark == f"{DISK_WAITS_MAX} pops wait for the disk"
+    responses = await asyncio.gather(*others)
+    assert {response.code for response in responses} == {0, ResponseCode.POLLING_TIMEOUT}
+    popped = [message for each in responses for message in decode_messages(each.body)]
+    popped += [message for message, _ in await consumer.pop()]
+    assert sorted(int(message.body) for message in popped) == list(range(8))
 
 
 async def test_a_large_batch_of_acknowledgements_is_stored_in_parts(

@@ -484,6 +484,9 @@ class AckHandler(PopPart):
                 count += left.bit_count()
         if bits:
             log_end = self._log.acknowledge(bits, self._clock.now_ms())
+            if self._settings().enable_pop_message_threshold:
+                for point in bits:
+                    self._held.notify(point.group, point.topic, point.queue_id)
         for point in write.bits:
             point.acking = 0
         self.acked += count

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
 TICK_MS: Final = 100
@@ -243,19 +244,26 @@ class CheckPoints:
         return None
 
     def take_due(self, now_ms: int, count_max: int) -> list[CheckPoint]:
-        """Return check points that are due; they are in the wheel no more."""
+        """Return check points that are due; they are in the wheel no more.
+
+        Args:
+            now_ms: the time.
+            count_max: how many check points are looked at.
+        """
         taken: list[CheckPoint] = []
-        for _ in range(count_max):
+        while count_max > 0:
             due_ms = self.next_due_ms()
             if due_ms is None or due_ms > now_ms:
                 break
             slot = self._wheel[self._ticks[0]]
-            point = next(iter(slot))
-            del slot[point]
-            if point.visible_ms > now_ms:
-                self.delay(point, point.visible_ms, now_ms)
-            else:
-                taken.append(point)
+            first = list(islice(slot, count_max))  # each look at the first passes all removed ones
+            count_max -= len(first)
+            for point in first:
+                del slot[point]
+                if point.visible_ms > now_ms:
+                    self.delay(point, point.visible_ms, now_ms)
+                else:
+                    taken.append(point)
         return taken
 
     def all(self) -> Iterator[CheckPoint]:

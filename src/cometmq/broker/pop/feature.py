@@ -377,9 +377,10 @@ class PopFeature(BrokerFeature):
             await parts.pops.stop()
 
     async def close(self) -> None:
-        """End the acknowledgements that wait for a file of the log."""
+        """End the acknowledgements and the last pops that wait for the disk."""
         if (parts := self.parts.made()) is not None:
             await parts.acks.stop()
+            await parts.pops.stop()
 
     def save(self) -> None:
         """Write the ordered pops, and where the records begin that count."""

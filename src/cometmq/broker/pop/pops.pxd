@@ -26,6 +26,8 @@ cdef class _Reading:
     cdef public long long rest
     cdef public list taken
     cdef public bint is_full
+    cdef public bint reads_on
+    cdef public CheckPoints points
     cdef public long long blocked_to_ms
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.checks import check_number, invalid, sent_to_slave
 from cometmq.broker.filters.subscriptions import PARSE_FAILED, matcher_of
-from cometmq.broker.pop.check_points import CheckPoint
+from cometmq.broker.pop.check_points import CheckPoint, CheckPoints
 from cometmq.broker.pop.held_pops import POLL_MS_MAX, HeldPop
 from cometmq.broker.pop.mixed_modes import MixedModes
 from cometmq.broker.pop.part import PopPart, PopState
@@ -133,10 +133,14 @@ class Taken:
 class _Reading:
     """What one run of a pop has read."""
 
-    def __init__(self, left: int, settings: PopSettings, *, is_peek: bool = False) -> None:
+    def __init__(
+        self, left: int, settings: PopSettings, points: CheckPoints, *, is_peek: bool = False
+    ) -> None:
         self.left = left
         """How many more messages it delivers."""
         self.settings = settings
+        self.points = points
+        """What was in flight; others once the role of the broker has changed."""
         self.is_peek = is_peek
         """Whether nothing is changed."""
         self.rest = 0
@@ -144,6 +148,9 @@ class _Reading:
         self.taken: list[Taken] = []
         self.is_full = False
         """Whether no further queue is read."""
+        self.reads_on = False
+        """Whether there may be messages although it has found none: others took those that it has
+        read from the disk, or none of them matches."""
         self.blocked_to_ms = 0
         """When the first queue is free again that an ordered pop could not read; 0 for none."""
 
@@ -272,7 +279,7 @@ class PopHandler(PopPart):
             return
         except Exception as problem:
             for each in together:
-                respond_with_failure(each.pop.request, problem)
+                self._failed(each.pop, problem)
             return
         for each in together:
             try:
@@ -282,6 +289,11 @@ class PopHandler(PopPart):
             else:
                 if response is not None:
                     each.pop.request.reply(response)
+
+    def _failed(self, pop: Pop, problem: Exception) -> None:
+        """Respond with an error; what the pop has not taken is for another one that is held."""
+        pop.fail(problem)
+        self._held.notify(pop.group, pop.name, pop.queue_id)
 
     def _new(self, request: Request) -> Pop:
         header = request.header(PopMessageRequest)
@@ -309,6 +321,7 @@ class PopHandler(PopPart):
             return
         request = pop.request
         request.is_held = True
+        pop.cold_reads = 0
         try:
             access = self._access
             if access is not None and access.state is not pop.accounts:
@@ -324,8 +337,7 @@ class PopHandler(PopPart):
             self._repeat(pop, needed)
             return
         except Exception as problem:
-            respond_with_failure(request, problem)
-            self._held.notify(pop.group, pop.name, pop.queue_id)
+            self._failed(pop, problem)
             return
         if response is not None:
             request.reply(response)
@@ -341,8 +353,7 @@ class PopHandler(PopPart):
             try:
                 response = await run_and_repeat(needed, lambda: self._run(pop), pop.request)
             except Exception as problem:
-                pop.fail(problem)
-                self._held.notify(pop.group, pop.name, pop.queue_id)
+                self._failed(pop, problem)
                 return
             if response is not None and not pop.request.connection.closed:
                 pop.request.reply(response)
@@ -378,12 +389,14 @@ class PopHandler(PopPart):
         reading = self._reading(pop, matcher, left, settings)
         if not reading.taken:
             if self._hold(pop, now_ms, reading.blocked_to_ms):
+                if reading.reads_on:
+                    self._held.notify(pop.group, pop.name, pop.queue_id)
                 return None
             return self._response(pop, reading, now_ms, ORDERED if header.order else 0)
         if header.order:
             return self._deliver_in_order(pop, reading, now_ms)
         delivery = self._take(pop, reading, now_ms)
-        if together is not None:
+        if together is not None and not settings.enable_pop_message_threshold:
             together.append(delivery)
             return None
         return self._deliver(delivery, self._store_points([delivery]))
@@ -403,9 +416,10 @@ class PopHandler(PopPart):
         """
         reading: _Reading | None = pop.read_before
         pop.read_before = None
-        if reading is not None:
+        points = self._log.points
+        if reading is not None and reading.points is points:
             return reading
-        reading = _Reading(left, settings, is_peek=is_peek)
+        reading = _Reading(left, settings, points, is_peek=is_peek)
         queues = self._queues(pop, reading)
         for flag, topic, queue_id in islice(queues, QUEUES_AT_ONCE):
             self._read(pop, flag, topic, queue_id, matcher, reading)
@@ -588,6 +602,7 @@ class PopHandler(PopPart):
             reading.left -= found.count
         elif found.status in _PASSED and found.next_begin_offset > offset and not reading.is_peek:
             # For good: what does not match is not read again.
+            reading.reads_on |= found.next_begin_offset < found.max_offset
             self._offsets.commit(group, topic, queue_id, found.next_begin_offset)
         reading.rest += max(found.max_offset - max(found.next_begin_offset, offset), 0)
 
@@ -620,6 +635,7 @@ class PopHandler(PopPart):
                 )
         if reading.taken or pop.cold_reads >= COLD_READS_MAX or not cold:
             reading.is_full = True
+            reading.reads_on = bool(cold)
             reading.rest += self._left_behind(topic, queue_id, offset)
             return None
         pop.cold_reads += 1

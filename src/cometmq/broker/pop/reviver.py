@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DUE_MAX: Final = 32
+"""Check points that are revived between two looks at the clock."""
 SLOW_MAX: Final = 64
 """Check points that wait for the disk or for a topic at a time; further ones are tried later."""
 UNKNOWN_MS: Final = 600_000
@@ -117,7 +119,7 @@ class Reviver:
         if not self._log.is_loaded or self._is_stopped:
             return
         end_s, now_ms = monotonic() + SLICE_S, self._clock.now_ms()
-        while monotonic() < end_s and (due := self._log.points.take_due(now_ms, 1)):
+        while monotonic() < end_s and (due := self._log.points.take_due(now_ms, DUE_MAX)):
             for point in due:
                 self._revive(point)
         self.schedule()

@@ -49,8 +49,9 @@ PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """A buffer of unfinished frames is reused up to this size; a larger one is freed."""
 STRANGER_BYTES_MAX = 64 * 1024
 """The largest frame of a sender without an account that is read in parts."""
-LARGE_BYTES_MIN = 1024 * 1024
-"""The body of a frame of this size is received in its final place."""
+LARGE_BYTES_MIN = 128 * 1024
+"""The body of a frame of this size is received in its final place. A buffer for it that is made
+zeros first, and grows, costs more than the copy of what one read brings."""
 BURST_BYTES_MAX = 256 * 1024
 """Limit of what one connection writes in an iteration of the event loop: the kernel copies it."""
 _BURST_BYTES_MAX = BURST_BYTES_MAX

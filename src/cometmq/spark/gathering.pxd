@@ -40,6 +40,8 @@ cdef tuple offset_ids(
     const unsigned char* memory, const long long[::1] stores, const long long[::1] records,
     const int[::1] host_sizes, Py_ssize_t count)
 
+cdef bytearray _space(Py_ssize_t size)
+
 @cython.locals(index=cython.int, digits=cython.p_uchar)
 cdef void _put_hex(
     unsigned char* out, Py_ssize_t at, const unsigned char* memory, Py_ssize_t start,

@@ -23,6 +23,9 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import (  # type: ignore
+        PyByteArray_FromStringAndSize as bytearray_of,
+    )
     from cython.cimports.libc.string import memcpy  # type: ignore
 
 TIME_MS_MAX = (2**63 - 1) // 1000
@@ -36,7 +39,7 @@ _i64 = Struct(">q").unpack_from
 
 def i32s(memory: Any, places: Any, count: int, delta: int) -> bytearray:
     """Return the 4-byte numbers that lie ``delta`` behind so many places."""
-    made = bytearray(4 * count)
+    made = _space(4 * count)
     out = memoryview(made).cast("i")
     for row in range(count):
         out[row] = _i32_at(memory, places[row] + delta)
@@ -45,7 +48,7 @@ def i32s(memory: Any, places: Any, count: int, delta: int) -> bytearray:
 
 def i64s(memory: Any, places: Any, count: int, delta: int) -> bytearray:
     """Return the 8-byte numbers that lie ``delta`` behind so many places."""
-    made = bytearray(8 * count)
+    made = _space(8 * count)
     out = memoryview(made).cast("q")
     for row in range(count):
         out[row] = _i64_at(memory, places[row] + delta)
@@ -54,7 +57,7 @@ def i64s(memory: Any, places: Any, count: int, delta: int) -> bytearray:
 
 def times(memory: Any, places: Any, count: int, delta: int) -> bytearray:
     """Return the times in ms that lie ``delta`` behind so many places, as microseconds."""
-    made = bytearray(8 * count)
+    made = _space(8 * count)
     out = memoryview(made).cast("q")
     for row in range(count):
         time_ms = _i64_at(memory, places[row] + delta)
@@ -78,9 +81,9 @@ def bits(values: Any, count: int, kind: int, kinds: int) -> bytearray:
 
 def offsets(sizes: Any, count: int, kind: int, kinds: int) -> bytearray:
     """Return where texts of these sizes begin and end that stand back to back."""
-    made = bytearray(4 * (count + 1))
+    made = _space(4 * (count + 1))
     out = memoryview(made).cast("i")
-    end = 0
+    out[0] = end = 0
     for row in range(count):
         end += max(sizes[row * kinds + kind], 0)
         out[row + 1] = end
@@ -94,7 +97,7 @@ def texts(
     total = 0
     for row in range(count):
         total += max(sizes[row * kinds + kind], 0)
-    made = bytearray(total)
+    made = _space(total)
     out: Any = made
     made_up: Any = extra
     total = 0
@@ -122,13 +125,13 @@ def offset_ids(
         host_sizes: how long each address is.
         count: how many there are.
     """
-    ends = bytearray(4 * (count + 1))
+    ends = _space(4 * (count + 1))
     end_of = memoryview(ends).cast("i")
-    total = 0
+    end_of[0] = total = 0
     for row in range(count):
         total += 2 * (host_sizes[row] + 8)
         end_of[row + 1] = total
-    made = bytearray(total)
+    made = _space(total)
     out: Any = made
     for row in range(count):
         size = host_sizes[row]
@@ -137,12 +140,18 @@ def offset_ids(
     return ends, made
 
 
+def _space(size: int) -> bytearray:
+    """Return bytes to write to, which compiled are not made zeros first."""
+    if cython.compiled:
+        return bytearray_of(cython.NULL, size)  # type: ignore[no-any-return]
+    return bytearray(size)
+
+
 def _put_hex(out: Any, at: int, memory: Any, start: int, size: int) -> None:
     if cython.compiled:
         digits = _HEX
         for index in range(size):
-            out[at + 2 * index] = digits[2 * memory[start + index]]
-            out[at + 2 * index + 1] = digits[2 * memory[start + index] + 1]
+            memcpy(out + at + 2 * index, digits + 2 * memory[start + index], 2)
     else:
         out[at : at + 2 * size] = memory[start : start + size].hex().upper().encode()
 

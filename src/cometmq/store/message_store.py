@@ -70,8 +70,9 @@ logger = logging.getLogger(__name__)
 _NOT_OPEN = "the store is not open"
 _SEARCH_ENTRIES = 1_000_000
 _BULK_MESSAGES = 1_024
-"""The limit of messages in a read of a backlog. The limit of bytes is that of reads from memory,
-also if the messages are on the disk."""
+_BULK_BYTES = 512 * 1024
+"""The limits of a read of a backlog, unless those of reads from memory are higher; also if the
+messages are on the disk."""
 _REQUESTED_RECORD_BYTES = 16 * 1024 * 1024
 """The least limit of a record that a client requests by its offset; no client takes more."""
 _RECORD_REST_BYTES = 128 * 1024
@@ -186,11 +187,12 @@ class MessageStore:
         )
         self._repair = Repair(self._log, self._table, self._dispatcher)
         self._reader = QueueReader(self._table, self._log, self._limits, self._repair)
+        bulk_bytes = max(settings.transfer_bytes_memory_max, _BULK_BYTES)
         self._bulk_limits = ReadLimits(
             self._limits.memory_bytes,
-            settings.transfer_bytes_memory_max,
+            bulk_bytes,
             max(settings.transfer_count_memory_max, _BULK_MESSAGES),
-            settings.transfer_bytes_memory_max,
+            bulk_bytes,
             max(settings.transfer_count_disk_max, _BULK_MESSAGES),
             self._limits.units,
         )

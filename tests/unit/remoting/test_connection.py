@@ -22,6 +22,7 @@ from cometmq.remoting.connection import WORKING_MAX, failure
 from cometmq.remoting.wire import (
     BURST_BYTES_MAX,
     JOIN_BYTES_MAX,
+    LARGE_BYTES_MIN,
     PARTIAL_BYTES_MIN,
     READ_BYTES,
     UNSENT_FACTOR_MAX,
@@ -185,6 +186,8 @@ async def test_many_frames_of_one_read_let_other_work_come_between(peers: Peers)
     [
         PARTIAL_BYTES_MIN - 200,
         PARTIAL_BYTES_MIN,
+        LARGE_BYTES_MIN - 200,
+        LARGE_BYTES_MIN,
         READ_BYTES - 1,
         READ_BYTES,
         READ_BYTES + 1,

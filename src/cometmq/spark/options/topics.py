@@ -127,7 +127,7 @@ class TopicReadOptions(ConnectionOptions, PayloadOptions):
     for a broker that is away: up to `brokerAway.failAfterMs`, without a limit if that is not
     set."""
     pull_batch_size: int = option(1_024, "pull.batchSize", unit="messages", low=1, high=100_000)
-    """Messages per pull. The broker's limits apply: 1,024 messages and 256 KiB, RocketMQ's 32."""
+    """Messages per pull. The broker's limits apply: 1,024 messages and 512 KiB, RocketMQ's 32."""
     batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=1_000_000)
     """Limit on rows of one Arrow batch."""
     batch_bytes: int = option(16 << 20, "batch.bytes", unit="bytes", low=1024, high=1 << 30)

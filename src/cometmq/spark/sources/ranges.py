@@ -1,7 +1,7 @@
 """The rows of one range of a queue: a task of the format ``rocketmq``.
 
-Answers of brokers are short, so several are decoded together. A broker compares hashes of tags
-only; the tags themselves are compared here, and keys are looked for here.
+A broker compares hashes of tags only; the tags themselves are compared here, and keys are looked
+for here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from cometmq.spark.sources.filters import RowFilter
 from cometmq.spark.sources.losses import Losses
 
 Connect = Callable[[ConnectionOptions], BrokerSession]
-
-DECODED_TOGETHER_BYTES = 1 << 20
 
 
 class RangeReader:
@@ -70,8 +68,7 @@ class RangeReader:
             max_rows=self._options.batch_rows,
             max_bytes=self._options.batch_bytes,
         )
-        most = min(DECODED_TOGETHER_BYTES, self._options.batch_bytes)
-        for data in _joined(self._answers(each), most):
+        for data in self._answers(each):
             yield from self._rows(decoder, data, each)
 
     def _rows(
@@ -145,17 +142,3 @@ def _filters_of(options: TopicReadOptions) -> tuple[Filter, RowFilter]:
     except ConfigError as error:
         raise OptionError(f"option filter.tags or filter.sql: {error}") from None
     return wanted, RowFilter.of(wanted.wanted_tags, options.filter_keys)
-
-
-def _joined(answers: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """Put short answers together until they have ``most`` bytes."""
-    parts: list[bytes] = []
-    size = 0
-    for part in answers:
-        parts.append(part)
-        size += len(part)
-        if size >= most:
-            yield b"".join(parts)
-            parts, size = [], 0
-    if parts:
-        yield b"".join(parts)

@@ -112,6 +112,13 @@ def test_messages_beyond_memory_leave_in_smaller_answers(
     assert result.suggest_slave
 
 
+def test_a_read_of_a_backlog_has_at_most_512_kib(open_store: Callable[..., MessageStore]) -> None:
+    store = open_store(memory_ratio=0, commit_log_file_bytes=1 << 20)
+    for _ in range(6):
+        put(store, bytes(100 * 1024))
+    assert store.bulk_reader.get(TOPIC, 0, 0, 1_024, None, 1 << 20).count == 5
+
+
 def test_messages_in_memory_do_not_suggest_another_broker(store: MessageStore) -> None:
     fill(store, 3)
     assert not store.get(TOPIC, 0, 0, 32).suggest_slave

@@ -12,7 +12,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies.base import Body, InvalidBodyError, decode_body
+from cometmq.protocol.bodies.base import Body, InvalidBodyError, decode_body, decode_strictly
 from cometmq.protocol.bodies.client import ConsumerRunningInfo
 from cometmq.protocol.bodies.common import DataVersion, TopicList
 from cometmq.protocol.bodies.group import (
@@ -88,6 +88,21 @@ def test_a_route_has_bare_numbers_for_old_clients_and_none_for_new_ones() -> Non
     assert b'"brokerAddrs":{"0":"a:1","10":"c:1"}' in ROUTE.encode_strict()
     assert b'"cluster":"C\\/1"' in ROUTE.encode_strict()
     assert TopicRouteData.decode(ROUTE.encode_strict()) == ROUTE
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_plain"),
+    [("T", True), ("{7:", False), (",-7:8,", False), ('\\",7:', False), ("7:", True)],
+)
+def test_bare_numbers_are_read_in_one_step_unless_a_text_looks_like_them(
+    topic: str, is_plain: bool
+) -> None:
+    """Names are as a hostile peer may send them."""
+    body = ConsumerOffsetSerializeWrapper(offset_table={f"{topic}@g": {0: 5, 12: -1}})
+    data = body.encode()
+    assert b"{0:5,12:-1}" in data
+    assert (decode_strictly(ConsumerOffsetSerializeWrapper, data) == body) == is_plain
+    assert ConsumerOffsetSerializeWrapper.decode(data) == body
 
 
 def test_a_map_by_queue_has_bare_objects_for_keys() -> None:

@@ -1,11 +1,13 @@
 """Reads and writes JSON bodies: the base of all of them.
 
-A body that is plain JSON of the expected shape is read in one step; other JSON takes the general
-path through the dialect of :mod:`cometmq.protocol.fastjson`.
+A body that is plain JSON of the expected shape is read in one step, also if keys that are numbers
+have no quotes; other JSON takes the general path through the dialect of
+:mod:`cometmq.protocol.fastjson`.
 
 Source: RemotingSerializable, RocketMQ 5.3.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -53,6 +55,7 @@ class Body(Part, kw_only=True, forbid_unknown_fields=True):
 
 
 S = TypeVar("S", bound=msgspec.Struct)
+_BARE_KEY = re.compile(rb"([{,])(-?[0-9]{1,19}):")
 _DECODERS: dict[type[msgspec.Struct], msgspec.json.Decoder[Any] | None] = {}
 
 
@@ -67,14 +70,21 @@ def decode_body(cls: type[S], data: bytes) -> S:
 
 
 def decode_strictly(cls: type[S], data: bytes) -> S | None:
-    """Read a struct from plain JSON of the expected shape; None for anything else."""
+    """Read a struct from plain JSON of the expected shape; None for anything else.
+
+    Keys that are numbers get quotes if they have none. In a text, something like such a key becomes
+    a quote and a digit, which no JSON contains: that is read on the general path.
+    """
     decoder = _decoder(cls)
     if decoder is None or fastjson.has_references(data):
         return None
     try:
         decoded: S = decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except msgspec.ValidationError:
         return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        quoted, count = _BARE_KEY.subn(rb'\1"\2":', data)
+        return decode_strictly(cls, quoted) if count else None
     return decoded
 
 

@@ -198,7 +198,7 @@ class SlotDelivery:
             return max(0.0, (slot_ms + (opened.due[0] >> _POSITION_BITS) - now_ms) / 1000)
         if now_ms <= end_ms:
             return (end_ms + 1 - now_ms) / 1000
-        if opened.seen != index.last_position(slot_ms):
+        if opened.seen != index.last_position(slot_ms) or index.is_damaged:
             return 0.0
         self.pass_slot(opened, end_ms)
         await slices.pause()
@@ -233,6 +233,7 @@ class SlotDelivery:
         if last == opened.seen:
             return
         positions: array[int] = array("q")
+        count = index.count_in(opened.slot_ms)
         for position in index.positions(opened.slot_ms, opened.seen):
             positions.append(position)
             if len(positions) % READ_MESSAGES == 0:
@@ -250,6 +251,10 @@ class SlotDelivery:
                 kept.append(position)
             if len(kept) % READ_MESSAGES == 0:
                 await slices.pause()
+        if opened.seen == NONE and positions:
+            index.compare(opened.slot_ms, count, opened.counts.total(), positions[-1])
+            if index.is_damaged:
+                return
         if recalls:
             await self._take_recalls(opened, recalls, slices)
         opened.seen = last
@@ -378,12 +383,31 @@ class SlotDelivery:
         return stored
 
     def _read(self, unit: Unit) -> RecordParts:
+        """Return the record of a unit.
+
+        Raises:
+            InvalidMessageError: the record is deleted or damaged.
+            StoreError: the unit is damaged.
+        """
         data = self._store.record_at(unit.log_offset, unit.record_bytes)
         if data is None:
+            self._index.require(unit, self._is_gone(unit))
             raise InvalidMessageError(
                 f"no record of {unit.record_bytes} bytes at {unit.log_offset}"
             )
-        return split_record(data)
+        record = split_record(data)
+        is_its_unit = self._index.is_unit_of(unit, waiting_of(record))
+        self._index.require(unit, record.topic == TIMER_TOPIC and is_its_unit)
+        return record
+
+    def _is_gone(self, unit: Unit) -> bool:
+        """Return whether a record that cannot be read is deleted, or damaged but in the queue."""
+        store, log_offset = self._store, unit.log_offset
+        if 0 <= log_offset < store.min_log_offset:
+            return True
+        at = store.end_at(TIMER_TOPIC, TIMER_QUEUE, log_offset)
+        units = store.written_units(TIMER_TOPIC, TIMER_QUEUE, at, at + 1)
+        return (log_offset, unit.record_bytes) in units
 
     def _is_over(self, opened: OpenSlot, record: RecordParts) -> bool:
         """Return whether a message is recalled, or was delivered before."""

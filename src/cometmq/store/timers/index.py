@@ -132,8 +132,12 @@ class TimerIndex:
         self._term = 0
         self.was_rocketmq = False
         """Whether RocketMQ wrote the files last, before `load`."""
-        self.is_damaged = False
-        """Whether a unit is lost that a slot names: `make_again` helps."""
+        self._lacks_units = False
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the files are not what was written: `make_again` helps."""
+        return self._lacks_units or self._wheel.is_damaged
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class TimerIndex:
         self.queue_offset = self.latest_ms = 0
         self._counts, self._counted_to = {}, None
         self._synced_to = start
-        self._has_files = self.is_damaged = False
+        self._has_files = self._lacks_units = False
 
     def _count_to(self, log_end: int, queue_offset: int) -> None:
         """Let the checkpoint in the file count no units from a position on."""
@@ -266,7 +270,7 @@ class TimerIndex:
         while last >= end:
             unit = self._log.unit(last)
             if unit is None:
-                self.is_damaged = True
+                self._lacks_units = True
                 return
             last = unit.previous
             count -= -1 if unit.magic & DELETE else 1
@@ -280,6 +284,7 @@ class TimerIndex:
     ) -> bool:
         """Continue with the files of RocketMQ, whose log may be ahead of its wheel."""
         timer_log, wheel = self._log, self._wheel
+        wheel.check_again()
         position = max(timer_log.start, checkpoint.log_end - timer_log.file_bytes)
         position -= position % timer_log.file_bytes
         position = max(timer_log.start, position)
@@ -383,7 +388,7 @@ class TimerIndex:
             slot_ms = read_ms
         due_ms = 0
         if not magic & ROLL:
-            wanted = min(max(_wanted_ms(properties, waiting.store_ms), out_ms + 1), 2**62)
+            wanted = _due_ms(properties, waiting.store_ms, out_ms)
             is_in_slot = wanted <= slot_ms + SLOT_MS_MAX
             due_ms = wanted if is_in_slot and wanted != slot_ms + self.precision_ms else 0
         if value_of(properties, _DEL_KEY) is not None:
@@ -408,6 +413,15 @@ class TimerIndex:
         is_little_more = beyond_ms < self._roll_slots // 3 * precision
         slots = self._roll_slots // 2 if is_little_more else self._roll_slots
         return since_ms + slots * precision, DEFAULT | ROLL
+
+    def is_unit_of(self, unit: Unit, waiting: Waiting) -> bool:
+        """Return whether a unit may be that of a message, and delivers it at no other time."""
+        out_ms = number_of(value_of(waiting.properties, _OUT)) or 0
+        if unit.rolls:
+            return True
+        is_due = self._wheel.floor(out_ms) <= unit.slot_ms
+        wanted = _due_ms(waiting.properties, waiting.store_ms, out_ms)
+        return is_due and unit.due_ms in (0, wanted)
 
     @property
     def roll_ms(self) -> int:
@@ -472,10 +486,43 @@ class TimerIndex:
                     " again",
                     *(slot_ms, position),
                 )
-                self.is_damaged = True
+                self._lacks_units = True
                 return
             yield position
             position = unit.previous
+
+    def compare(self, slot_ms: int, count: int, counted: int, oldest: int) -> None:
+        """Note damage if a slot counts something else than its units are.
+
+        Args:
+            slot_ms: the slot.
+            count: what `count_in` has returned.
+            counted: its units, less its recalls.
+            oldest: the position of the oldest one; others before it may be deleted.
+        """
+        is_whole = self.unit(oldest).previous == NONE and self._wheel.is_checked(slot_ms)
+        if is_whole and count != counted:
+            log.error(
+                "a slot of the timer wheel counts %d messages and has %d, making the index again"
+                " slot_ms=%d",
+                *(count, counted, slot_ms),
+            )
+            self._lacks_units = True
+
+    def require(self, unit: Unit, is_sound: bool) -> None:
+        """Check what was found out about a unit.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        if not is_sound:
+            log.error(
+                "a unit of the timer log is damaged, making the index again slot_ms=%d"
+                " log_offset=%d",
+                *(unit.slot_ms, unit.log_offset),
+            )
+            self._lacks_units = True
+            raise StoreError(f"no timer message of slot {unit.slot_ms} at {unit.log_offset}")
 
     def counts_in(self, slot_ms: int) -> Counter[int]:
         """Return how many messages of each topic are in a slot, by the hash of the topic."""
@@ -493,7 +540,7 @@ class TimerIndex:
         """
         found = self._log.unit(position)
         if found is None:
-            self.is_damaged = True
+            self._lacks_units = True
             raise StoreError(f"no unit of the timer log at {position}")
         return found
 
@@ -650,7 +697,7 @@ class TimerIndex:
             if self.is_damaged:
                 self._begin_anew(had_files=True)
         except OSError as problem:
-            self.is_damaged = True  # slots may be cut already, and the queue is not
+            self._lacks_units = True  # slots may be cut already, and the queue is not
             raise StoreError(f"cannot truncate the timer log: {problem}") from problem
         self.queue_offset = min(self.queue_offset, queue_end)
         self.passed = passed._replace(queue_offset=min(passed.queue_offset, queue_end))
@@ -665,6 +712,11 @@ class TimerIndex:
         self._counts_file.close()
         self._wheel.close()
         self._log.close()
+
+
+def _due_ms(properties: bytes, store_ms: int, out_ms: int) -> int:
+    """Return when a message is to be delivered, behind its TIMER_OUT_MS."""
+    return min(max(_wanted_ms(properties, store_ms), out_ms + 1), 2**62)
 
 
 def _wanted_ms(properties: bytes, store_ms: int) -> int:

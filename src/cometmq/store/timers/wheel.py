@@ -1,11 +1,12 @@
 """The timer wheel: a ring of slots of time, each with the units that are due in it.
 
-    slot  := time:i64 first:i64 last:i64 count:i32 0:i32      time = its beginning / precision
+    slot  := time:i64 first:i64 last:i64 count:i32 check:u32  time = its beginning / precision
     wheel := slots for 14 days of seconds; the slot of a time is at time / precision modulo their
              number
 
 A slot of another time is empty. `first` and `last` are positions in the timer log; `count` is one
-more for each message, and one less for each recall.
+more for each message, and one less for each recall. `check` is a checksum with the lowest bit set.
+RocketMQ writes 0 in new slots, and leaves it as it is in others.
 
 Changed slots stay in memory until `write` puts them into the file, once the units that they name
 are on the disk. So no slot of the file ever names a unit that a crash has lost.
@@ -19,13 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from cometmq.system.files import Files, MappedFile
 
 SLOT_MS_MAX: Final = 1000
 """The longest slot: TIMER_OUT_MS may be so much before the time of a message."""
 SLOTS: Final = 2 * 7 * 24 * 3600
-_SLOT: Final = Struct(">qqqii")
+_SLOT: Final = Struct(">qqqiI")
+_CHECKED_BYTES: Final = 28
 WHEEL_BYTES: Final = SLOTS * _SLOT.size
 
 
@@ -53,6 +56,8 @@ class TimerWheel:
         self._file: MappedFile | None = None
         self._changed: dict[int, bytes] = {}
         self._writing: dict[int, bytes] = {}
+        self.is_damaged = False
+        """Whether a slot of the file was not what was written."""
 
     def load(self) -> bool:
         """Map the file; return False if there is none of the right size.
@@ -75,7 +80,7 @@ class TimerWheel:
             OSError: the disk refused.
         """
         self.close()
-        self._changed, self._writing = {}, {}
+        self._forget()
         self._file = self._files.open_mapped(self._path, WHEEL_BYTES, create=True)
         self._files.sync_dir(self._path.parent)
 
@@ -86,9 +91,13 @@ class TimerWheel:
             OSError: the disk refused; another call tries again.
         """
         self.close()
-        self._changed, self._writing = {}, {}
+        self._forget()
         self._files.remove(self._path)
         self._files.sync_dir(self._path.parent)
+
+    def _forget(self) -> None:
+        self._changed, self._writing = {}, {}
+        self.is_damaged = False
 
     def floor(self, time_ms: int) -> int:
         """Return when the slot of a time begins."""
@@ -102,15 +111,26 @@ class TimerWheel:
         index = time % SLOTS
         data = self._changed.get(index) or self._writing.get(index)
         if data is None:
-            found = _SLOT.unpack_from(self._file.map, index * _SLOT.size)
-        else:
-            found = _SLOT.unpack(data)
+            at = index * _SLOT.size
+            data = bytes(self._file.map[at : at + _SLOT.size])
+            if not _is_sound(data):
+                self.is_damaged = True
+                return None
+        found = _SLOT.unpack(data)
         return Slot(*found[1:4]) if found[0] == time else None
+
+    def is_checked(self, slot_ms: int) -> bool:
+        """Return whether a slot has a checksum: RocketMQ has not made it."""
+        if self._file is None:
+            return False
+        index = slot_ms // self.precision_ms % SLOTS
+        data = self._changed.get(index) or self._writing.get(index)
+        return data is not None or _SLOT.unpack_from(self._file.map, index * _SLOT.size)[-1] != 0
 
     def put(self, slot_ms: int, slot: Slot) -> None:
         """Set the slot that begins at a time; `write` puts it into the file."""
         time = slot_ms // self.precision_ms
-        self._changed[time % SLOTS] = _SLOT.pack(time, *slot, 0)
+        self._changed[time % SLOTS] = _encoded(time, slot)
 
     def clear(self, slot_ms: int) -> None:
         """Make a slot empty."""
@@ -162,8 +182,35 @@ class TimerWheel:
                 if time * self.precision_ms >= from_ms > 0 < time:
                     yield time * self.precision_ms, Slot(*rest)
 
+    def check_again(self) -> None:
+        """Make the checksums again of slots that RocketMQ has changed."""
+        if self._file is None:
+            return
+        for start, stop in self._file.data_ranges(0, WHEEL_BYTES):
+            for index in range(start // _SLOT.size, -(-stop // _SLOT.size)):
+                at = index * _SLOT.size
+                data = bytes(self._file.map[at : at + _SLOT.size])
+                if not _is_sound(data):
+                    time, *rest, _ = _SLOT.unpack(data)
+                    self._changed[index] = _encoded(time, Slot(*rest))
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _encoded(time: int, slot: Slot) -> bytes:
+    data = _SLOT.pack(time, *slot, 0)
+    return data[:_CHECKED_BYTES] + _check_of(data).to_bytes(4, "big")
+
+
+def _check_of(data: bytes) -> int:
+    return crc32(data[:_CHECKED_BYTES]) | 1
+
+
+def _is_sound(data: bytes) -> bool:
+    """Return whether a slot is as it was written; one without a checksum counts as sound."""
+    check = int.from_bytes(data[_CHECKED_BYTES:], "big")
+    return check == 0 or check == _check_of(data)

@@ -18,6 +18,7 @@ from cometmq.remoting.slices import Slices
 from cometmq.store import StoreUnavailableError
 from cometmq.store.backup import restore_backup, take_backup
 from cometmq.store.timers.checkpoint import Passed
+from cometmq.store.timers.wheel import SLOTS
 from support.checks.waiting import until
 from support.stores.small_stores import put, small_settings
 from support.stores.timer_stores import Timers
@@ -510,6 +511,48 @@ async def test_a_lost_unit_of_the_index_loses_and_doubles_nothing(
 
     await until(lambda: timers.counts() == {}, timeout=60)
     assert timers.bodies() == ["100", "500", "800", "later"]
+
+
+SLOT_FIELDS = {"time": (0, 7), "first": (8, 15), "last": (16, 23), "count": (24, 27),
+               "check": (28, 31)}  # fmt: skip
+UNIT_FIELDS = {
+    "size": (0, 3), "previous": (4, 11), "magic": (12, 15), "written_ms": (16, 23),
+    "delay_ms": (24, 27), "log_offset": (28, 35), "record_size": (36, 39), "topic_hash": (40, 43),
+    "due_ms": (44, 51),
+}  # fmt: skip
+"""The first and the last byte of each field."""
+
+
+@pytest.mark.parametrize("mask", [1, 4, 64])
+@pytest.mark.parametrize(("file", "at"), [
+    *(("timerwheel", at) for ends in SLOT_FIELDS.values() for at in ends),
+    *(("timerlog", at) for ends in UNIT_FIELDS.values() for at in ends),
+])  # fmt: skip
+async def test_a_flipped_bit_of_the_index_loses_and_doubles_nothing(
+    timers: Timers, file: str, at: int, mask: int
+) -> None:
+    slot_ms = timers.clock.now_ms() // 1000 * 1000 + 2_000
+    for after_ms in (100, 500, 800):
+        timers.send(str(after_ms), slot_ms + after_ms - timers.clock.now_ms())
+    timers.send("later", 9_000)
+    await until(lambda: timers.index.queue_offset == 4)
+    timers.delivery.save()
+    path = timers.folder / file
+    if file == "timerwheel":
+        at += slot_ms // 1000 % SLOTS * 32
+    else:
+        path, at = path / f"{0:020d}", at + 52
+    with path.open("r+b") as opened:
+        opened.seek(at)
+        (before,) = opened.read(1)
+        opened.seek(at)
+        opened.write(bytes([before ^ mask]))
+
+    await until(lambda: "later" in timers.bodies(), timeout=60)
+
+    assert sorted(timers.bodies()) == ["100", "500", "800", "later"]
+    times = {message.body.decode(): message.store_time_ms for message in timers.delivered()}
+    assert all(times[body] >= slot_ms + int(body) for body in ("100", "500", "800"))
 
 
 async def test_a_stop_passes_the_slot_that_has_begun(timers: Timers) -> None:

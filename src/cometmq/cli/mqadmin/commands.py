@@ -360,7 +360,10 @@ ALIASES = {"QueryMsgTraceById": "queryMsgTraceById", "deleteAccessConfig": "dele
 ABSENT = {
     "dumpCompactionLog": "CometMQ has no compacted topics",
     "exportMetadataInRocksDB": "CometMQ stores nothing in RocksDB",
-    "exportPopRecord": "CometMQ stores nothing in RocksDB",
+    "exportPopRecord": (
+        "a broker of CometMQ has its check points of pops in the log already; for a broker of"
+        " RocketMQ use RocketMQ's mqadmin"
+    ),
     "rocksDBConfigToJson": "CometMQ stores nothing in RocksDB",
     "checkRocksdbCqWriteProgress": "CometMQ stores nothing in RocksDB",
 }

@@ -1,0 +1,385 @@
+"""A channel of Kombu: publishes, receives and settles messages by a session."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from datetime import UTC, datetime
+from itertools import count
+from queue import Empty
+from typing import Any
+
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.base import Message
+
+from cometmq.kombu.calls import Receive, SessionCalls
+from cometmq.kombu.link import ETA, EXPIRES, ShortQueue
+from cometmq.kombu.session import POP_MAX, Held
+from cometmq.model.times import now_ms
+
+_tags = count(1)
+
+
+def _epoch_ms(text: object) -> int | None:
+    """Return an ISO time in ms since 1970; None if it is none. Without a zone it is UTC."""
+    try:
+        time = datetime.fromisoformat(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+class QoS(virtual.QoS):
+    """Settles messages at the broker. Any thread may acknowledge."""
+
+    channel: Channel
+
+    def ack(self, delivery_tag: Any) -> None:
+        """Acknowledge a message."""
+        self.channel.settle(delivery_tag)
+        super().ack(delivery_tag)
+        self.channel.connection.wake()
+
+    def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
+        """Remove a message, or let it be received again at once."""
+        self.channel.settle(delivery_tag, requeue=requeue)
+        virtual.QoS.ack(self, delivery_tag)
+        self.channel.connection.wake()
+
+    def restore_unacked(self) -> list[Any]:
+        """Let the broker redeliver all messages that are not settled."""
+        self._flush()
+        for delivery_tag in list(self._delivered):
+            self.channel.release(delivery_tag)
+        self._delivered.clear()
+        return []
+
+
+class Channel(virtual.Channel):
+    """A virtual channel."""
+
+    QoS = QoS
+    connection: SessionCalls
+    supports_fanout = True
+
+    def __init__(self, connection: SessionCalls, **named: Any) -> None:
+        super().__init__(connection, **named)
+        self._unsettled: dict[Any, Held] = {}
+        self._buffer: deque[tuple[str, Held]] = deque()
+        """Received messages for which there was no room any more."""
+        self._fetch: Receive | None = None
+        self._first = 0
+
+    # --- queues and bindings ------------------------------------------------------------------
+
+    def prepare_queue_arguments(self, arguments: Any, **named: Any) -> Any:
+        """Return the arguments of a queue under the names of RabbitMQ."""
+        return to_rabbitmq_queue_arguments(arguments, **named)
+
+    def _new_queue(self, queue: str, **declared: Any) -> None:
+        arguments = declared.get("arguments") or {}
+        auto_delete = bool(declared.get("auto_delete"))
+        if declared.get("passive") or queue in self.connection.link.short_queues:
+            return
+        priority_max = int(arguments.get("x-max-priority") or 0)
+        if declared.get("exclusive") or (auto_delete and "x-expires" in arguments):
+            self._make_short(queue, priority_max)
+        elif auto_delete:
+            self.connection.undecided[queue] = priority_max
+        else:
+            self._declare(queue, priority_max)
+
+    def _make_short(self, queue: str, priority_max: int) -> None:
+        self.connection.link.short_queues.setdefault(queue, ShortQueue(priority_max))
+        # The default exchange binds each queue by its name.
+        self.connection.run(self.connection.link.bind(queue, "", queue, "direct"))
+
+    def _declare(self, queue: str, priority_max: int) -> None:
+        self.connection.undecided.pop(queue, None)
+        self.connection.run(self.connection.link.declare_queue(queue, priority_max))
+
+    def _decide(self, queue: str) -> None:
+        """Make a topic for a queue that might have been a short-lived one."""
+        if queue in self.connection.undecided:
+            self._declare(queue, self.connection.undecided[queue])
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        link = self.connection.link
+        return queue in self.connection.undecided or self.connection.run(link.has_queue(queue))
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **named: Any,
+    ) -> None:
+        """Bind a queue to an exchange, for all processes."""
+        super().queue_bind(queue, exchange, routing_key, arguments, **named)
+        name = exchange or "amq.direct"
+        kind = self.state.exchanges[name]["type"]
+        if queue in self.connection.undecided and kind == "fanout":
+            self._make_short(queue, self.connection.undecided.pop(queue))
+        self._decide(queue)
+        self.connection.run(self.connection.link.bind(queue, name, routing_key or "", kind))
+
+    def _queue_bind(self, *binding: Any) -> None:
+        """Do nothing: `queue_bind` has done it."""
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **named: Any,
+    ) -> None:
+        """Remove a binding, for all processes."""
+        super().queue_unbind(queue, exchange, routing_key, arguments, **named)
+        link = self.connection.link
+        self.connection.run(link.unbind(queue, exchange or "amq.direct", routing_key or ""))
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Remove an exchange and its bindings, but none of the queues."""
+        self.connection.run(self.connection.link.unbind_all(exchange))
+        self.state.exchanges.pop(exchange, None)
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> None:
+        """Remove a queue and its messages."""
+        if if_empty and self._size(queue):
+            return
+        self.state.queue_bindings_delete(queue)
+        if queue in self.connection.link.short_queues:
+            self.connection.call(self.connection.link.forget_short, queue)
+        elif self.connection.undecided.pop(queue, None) is None:
+            self.connection.run(self.connection.session.delete_queue(queue))
+
+    def _size(self, queue: str) -> int:
+        link = self.connection.link
+        if queue in link.short_queues:
+            return len(link.short_queues[queue])
+        if queue in self.connection.undecided:
+            return 0
+        return self.connection.run(link.size(queue))
+
+    def _purge(self, queue: str) -> int:
+        link = self.connection.link
+        found = link.short_queues.get(queue)
+        if found is None:
+            self._decide(queue)
+            return self.connection.run(self.connection.session.purge(queue))
+        return found.clear()
+
+    # --- publishing ---------------------------------------------------------------------------
+
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **_: Any) -> None:
+        """Publish a message, and wait until the brokers have stored it."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        expiration = message["properties"].get("expiration")
+        if expiration:
+            message["properties"]["expires_ms"] = now_ms() + int(expiration)
+        link = self.connection.link
+        if not exchange and (
+            routing_key in self.connection.undecided or link.priority_max(routing_key) is not None
+        ):
+            self._put(routing_key, message)
+            return
+        route = self.connection.run(link.route(exchange, routing_key))
+        queues = list(route.queues)
+        if not exchange and not route.short:
+            queues = [routing_key]
+        elif not queues and not route.short and self.deadletter_queue:
+            queues = [self.deadletter_queue]
+        if route.short:
+            self.connection.run(link.publish_short(exchange, routing_key, message))
+        for queue in queues:
+            self._put(queue, message)
+
+    def _put(self, queue: str, message: Any, **_: Any) -> None:
+        self._decide(queue)
+        link = self.connection.link
+        highest = link.priority_max(queue)
+        if highest is None:
+            self._declare(queue, 0)
+        priority = min(self._get_message_priority(message), highest or 0)
+        topic = link.names.priority(queue, priority)
+        headers = message["headers"]
+        task_id = headers.get("id")
+        keys = [task_id] if isinstance(task_id, str) and not any(map(str.isspace, task_id)) else []
+        body = json.dumps(message, separators=(",", ":")).encode()
+        self.connection.run(link.put(topic, body, keys=keys, properties=self._properties(message)))
+
+    def _properties(self, message: Any) -> dict[str, str]:
+        """Return what the session reads, and the task's name for people."""
+        headers, found = message["headers"], {}
+        if headers.get("task"):
+            found["task"] = str(headers["task"])
+        if message["properties"].get("expires_ms"):
+            found[EXPIRES] = str(message["properties"]["expires_ms"])
+        eta_ms = _epoch_ms(headers.get("eta"))
+        if eta_ms is not None and self.connection.native_delay:
+            found[ETA] = str(eta_ms)
+        return found
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        link = self.connection.link
+        short = link.short_queues.get(queue)
+        if short is not None:
+            if (message := short.pop()) is None:
+                raise Empty
+            return self._short_message(message)
+        self._decide(queue)
+        for index, (name, held) in enumerate(self._buffer):
+            if name == queue:
+                del self._buffer[index]
+                return self._raw(held)
+        topics = link.topics_of(queue)
+        found = self.connection.run(self.connection.session.receive(topics, 1, 0.0))
+        self._buffer.extend((queue, held) for held in found[1:])
+        if not found:
+            raise Empty
+        return self._raw(found[0])
+
+    def _short_message(self, raw: Any) -> Any:
+        raw["properties"]["delivery_tag"] = next(_tags)
+        return raw
+
+    def _raw(self, held: Held) -> Any:
+        """Return a message as Kombu wants it, under a tag of this delivery."""
+        raw = json.loads(held.message.body)
+        delivery_tag = next(_tags)
+        raw["properties"]["delivery_tag"] = delivery_tag
+        if held.message.reconsume_times:
+            raw["properties"]["delivery_info"]["redelivered"] = True
+        self._unsettled[delivery_tag] = held
+        return raw
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **named: Any
+    ) -> None:
+        """Consume from a queue."""
+        self._decide(queue)
+        short = self.connection.link.short_queues.get(queue)
+        if short is not None:
+            short.consumers += 1
+        super().basic_consume(queue, no_ack, self._settled_first(callback, no_ack), consumer_tag)
+        self.connection.wake()
+
+    def _settled_first(self, callback: Any, no_ack: bool) -> Any:
+        def called(message: Message) -> Any:
+            self.settle(message.delivery_tag)
+            return callback(message)
+
+        return called if no_ack else callback
+
+    def basic_get(self, queue: str, no_ack: bool = False, **named: Any) -> Any:
+        """Return the next message of a queue, or None."""
+        message = super().basic_get(queue, no_ack=no_ack, **named)
+        if message is not None and no_ack:
+            self.settle(message.delivery_tag)
+        return message
+
+    def basic_qos(self, *counts: Any, **named: Any) -> None:
+        """Set the prefetch count."""
+        super().basic_qos(*counts, **named)
+        self.connection.wake()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Cancel a consumer. Messages that were received for it are redelivered.
+
+        A short-lived queue ends with its last consumer.
+        """
+        queue = self._tag_to_queue.get(consumer_tag)
+        short = self.connection.link.short_queues.get(queue) if queue else None
+        if short is not None:
+            short.consumers -= 1
+            if short.consumers <= 0:
+                self.connection.soon(self.connection.link.forget_short, queue)
+        super().basic_cancel(consumer_tag)
+        self.stop_fetching()
+        for name, held in list(self._buffer):
+            if name == queue:
+                self._buffer.remove((name, held))
+                self.connection.soon(self.connection.session.release, held)
+
+    def stop_fetching(self) -> None:
+        """Cancel the receive that runs."""
+        if self._fetch is not None:
+            self._fetch.cancel()
+            self._fetch = None
+
+    def pump(self) -> bool:
+        """Deliver what has been received, as far as the prefetch count allows, and fetch more."""
+        delivered = False
+        if self._fetch is not None and self._fetch.done:
+            topics = self._fetch.topics
+            self._buffer.extend((topics[held.topic], held) for held in self._fetch.messages)
+            self._fetch = None
+        while self._buffer and self.qos.can_consume():
+            queue, held = self._buffer.popleft()
+            delivered = True
+            self.connection._deliver(self._raw(held), queue)
+        short_queues = self.connection.link.short_queues
+        for queue in [each for each in self._active_queues if each in short_queues]:
+            waiting = short_queues[queue]
+            while queue in self._active_queues and self.qos.can_consume():
+                if (message := waiting.pop()) is None:
+                    break
+                delivered = True
+                self.connection._deliver(self._short_message(message), queue)
+        if not self.closed and self._fetch is None and not self._buffer:
+            self._begin_fetch()
+        return delivered
+
+    def _begin_fetch(self) -> None:
+        room = self.qos.can_consume_max_estimate() if self.qos.prefetch_count else POP_MAX
+        link = self.connection.link
+        queues = [each for each in self._active_queues if each not in link.short_queues]
+        if not room or not queues:
+            return
+        begin = self._first % len(queues)
+        self._first += 1
+        topics = {
+            topic: queue
+            for queue in queues[begin:] + queues[:begin]
+            for topic in link.topics_of(queue)
+        }
+        self._fetch = Receive(self.connection, topics, min(room, POP_MAX))
+
+    # --- settling -----------------------------------------------------------------------------
+
+    def settle(self, delivery_tag: Any, *, requeue: bool = False) -> None:
+        """Acknowledge a message, or store a copy in its place."""
+        held = self._unsettled.pop(delivery_tag, None)
+        if held is None:
+            return  # of a short-lived queue, or settled before
+        session = self.connection.session
+        if not requeue:
+            self.connection.soon(session.ack, held)
+            return
+        raw = json.loads(held.message.body)
+        raw["properties"]["delivery_info"]["redelivered"] = True
+        properties = self._properties(raw)
+        properties.pop(ETA, None)  # it was due before
+        self.connection.run(session.requeue(held, json.dumps(raw).encode(), properties))
+
+    def release(self, delivery_tag: Any) -> None:
+        """Let the broker redeliver a message."""
+        held = self._unsettled.pop(delivery_tag, None)
+        if held is not None:
+            self.connection.soon(self.connection.session.release, held)
+
+    def close(self) -> None:
+        """Close the channel. Messages that are not settled are redelivered."""
+        if not self.closed:
+            self.stop_fetching()
+            for _, held in self._buffer:
+                self.connection.soon(self.connection.session.release, held)
+            self._buffer.clear()
+        super().close()

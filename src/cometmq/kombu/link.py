@@ -1,0 +1,463 @@
+"""What all Kombu connections of a process to one cluster share: they send, and know the bindings.
+
+It runs in the event loop of the blocking client. Short-lived queues are here, since Celery declares
+the queue of its results with one connection and consumes it with another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    CometError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    TopicNotFoundError,
+)
+from cometmq.client.settings import ClientSettings, resolve_settings
+from cometmq.kombu.bindings import Bindings, Route, matches
+from cometmq.kombu.names import Names, tag
+from cometmq.model import property_names as names
+from cometmq.model.times import now_ms
+from cometmq.model.topic import TIMER_TOPIC
+from cometmq.protocol.recall_handle import RecallHandle
+from cometmq.remoting import Supervisor
+
+log = logging.getLogger(__name__)
+
+READERS = "kombu-readers"
+"""The group of those who read the topics of exchanges. It commits no offsets."""
+HOLD_S = 20.0
+"""How long one receive or pull waits for messages."""
+RETRY_S = 0.5
+FRESH_S = 1.0
+"""How long a binding that another process has declared may stay unknown."""
+SHORT_MAX = 10_000
+"""Messages of a short-lived queue; above it the oldest is dropped, as RabbitMQ's x-max-length."""
+TAGS_MAX = 20
+"""Routing keys of a direct exchange that the broker filters for; above it this process does."""
+CLOSE_S = 5.0
+RENEW_S = 3600.0
+"""Interval at which old bindings are written again."""
+PRIORITY_MAX = 9
+ETA = "KOMBU_ETA_MS"
+EXPIRES = "KOMBU_EXPIRES_MS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOptions:
+    """The options of a transport."""
+
+    name_servers: str
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the client, such as the access key."""
+    virtual_host: str = "/"
+    visibility_timeout: float = 60.0
+    """Seconds until a message of a killed process is redelivered. It is extended while a message is
+    held."""
+    delivery_limit: int = 16
+    """Redeliveries after which a message is dead-lettered."""
+    queues: int = 1
+    """Queues of a topic on each broker; with one the messages stay in order."""
+    delay_step: float = 172_800.0
+    """The longest delay of one timer message; a longer delay has several. At most the broker's
+    ``timerMaxDelaySec``."""
+
+
+def new_instance(options: LinkOptions) -> ClientInstance:
+    """Return a client, not started.
+
+    Raises:
+        ConfigError: a setting of the client is unknown or out of range.
+    """
+    settings = resolve_settings(ClientSettings, keywords=options.client)
+    return ClientInstance(options.name_servers, settings=settings)
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The topic of an exchange while short-lived queues read it."""
+
+    name: str
+    offsets: dict[MessageQueue, int]
+    bound: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Routing key and queue of each binding, and the exchange's type."""
+    readers: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def filter(self) -> str:
+        keys = {key for key, _ in self.bound}
+        if set(self.bound.values()) != {"direct"} or len(keys) > TAGS_MAX:
+            return "*"
+        return " || ".join(sorted(map(tag, keys)))
+
+
+class ShortQueue:
+    """The messages of a queue that lives as long as its process, those of high priority first.
+
+    Args:
+        priority_max: the highest priority; 0 if the messages have one order.
+    """
+
+    def __init__(self, priority_max: int) -> None:
+        highest = max(0, min(priority_max, PRIORITY_MAX))
+        self.consumers = 0
+        """How many consumers of this process it has; it ends with the last one."""
+        self._steps: list[deque[dict[str, Any]]] = [
+            deque(maxlen=SHORT_MAX) for _ in range(highest + 1)
+        ]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._steps))
+
+    def append(self, message: dict[str, Any]) -> None:
+        """Add a message."""
+        priority = message["properties"].get("priority") or 0
+        self._steps[max(0, min(priority, len(self._steps) - 1))].append(message)
+
+    def pop(self) -> dict[str, Any] | None:
+        """Remove the next message and return it; None if there is none that has not expired."""
+        for step in reversed(self._steps):
+            while step:
+                try:
+                    message: dict[str, Any] = step.popleft()
+                except IndexError:  # another thread has taken it
+                    break
+                if message["properties"].get("expires_ms", math.inf) > now_ms():
+                    return message
+        return None
+
+    def clear(self) -> int:
+        """Remove all messages; return how many there were."""
+        count = len(self)
+        for step in self._steps:
+            step.clear()
+        return count
+
+
+class Link:
+    """Sends messages, creates topics, and reads bindings and the topics of exchanges.
+
+    Args:
+        options: of the transport.
+    """
+
+    def __init__(self, options: LinkOptions) -> None:
+        self.options = options
+        self.names = Names(options.virtual_host)
+        self.short_queues: dict[str, ShortQueue] = {}
+        self.wakes: set[Callable[[], object]] = set()
+        """Called when short-lived queues have messages."""
+        self.users = 0
+        self.started: asyncio.Task[None] | None = None
+        self.instance = new_instance(options)
+        self.admin = AdminClient(instance=self.instance)
+        self._producer = Producer(instance=self.instance)
+        self._puller = PullConsumer(instance=self.instance, group=READERS)
+        self._bindings = Bindings(self._write_binding)
+        self._tasks = Supervisor("kombu")
+        self._topics: set[str] = set()
+        self._exchanges: dict[str, _Exchange] = {}
+        self._creating = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._read_at = -FRESH_S
+        self._offsets: dict[MessageQueue, int] = {}
+
+    # --- lifecycle ----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            CometError: no name server or broker responds.
+        """
+        await self.instance.start()
+        await self.admin.start()
+        await self.admin.cluster_info()
+        await self._producer.start()
+        await self._puller.start()
+        self._tasks.every(RENEW_S, self._bindings.renew, "bindings")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._tasks.cancel(CLOSE_S)
+        for closing in (self._puller, self._producer, self.admin, self.instance):
+            await closing.close()
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def ensure_topic(self, topic: str) -> None:
+        """Create a topic, unless it exists."""
+        if topic in self._topics:
+            return
+        async with self._creating:
+            try:
+                await self._puller.fetch_queues(topic)
+            except TopicNotFoundError:
+                await self.admin.create_topic(topic, queues=self.options.queues)
+            self._topics.add(topic)
+
+    def priority_max(self, queue: str) -> int | None:
+        """Return the highest priority of a queue; None if the queue is not known."""
+        return self._bindings.priority_max(queue)
+
+    def topics_of(self, queue: str) -> list[str]:
+        """Return the topics of a queue, those of high priorities first."""
+        highest = self._bindings.priority_max(queue) or 0
+        return [self.names.priority(queue, each) for each in range(highest, -1, -1)]
+
+    async def delete_queue(self, queue: str) -> None:
+        """Remove a queue with its bindings and messages."""
+        topics = self.topics_of(queue)
+        await self._bindings.forget_queue(queue)
+        for topic in topics:
+            self._topics.discard(topic)
+            await self.admin.delete_topic(topic)
+
+    async def size(self, queue: str) -> int:
+        """Return how many messages of a queue no consumer has received yet."""
+        count = 0
+        for topic in self.topics_of(queue):
+            try:
+                lags = await self.admin.lag(topic, topic)
+            except TopicNotFoundError:
+                continue
+            count += sum(each.lag for each in lags.values())
+        return count
+
+    # --- sending ------------------------------------------------------------------------------
+
+    async def put(
+        self, topic: str, body: bytes, *, keys: Sequence[str], properties: dict[str, str]
+    ) -> None:
+        """Store a message; one with a time waits in the broker's timer, in steps if it is far."""
+        await self.ensure_topic(topic)
+        await self._producer.send(self._message(topic, body, keys, properties))
+
+    def _message(
+        self, topic: str, body: bytes, keys: Sequence[str], properties: dict[str, str]
+    ) -> Message:
+        message = Message(topic=topic, body=body, keys=keys, properties=properties)
+        eta_ms = int(properties.get(ETA, 0))
+        if eta_ms > now_ms():
+            message.deliver_at = min(eta_ms, now_ms() + int(self.options.delay_step * 1000))
+        return message
+
+    async def publish_short(self, exchange: str, routing_key: str, message: Any) -> None:
+        """Send a message to the short-lived queues of an exchange, of all processes."""
+        topic = self.names.exchange(exchange)
+        await self.ensure_topic(topic)
+        body = json.dumps({"key": routing_key, "message": message}).encode()
+        await self._producer.send(Message(topic=topic, body=body, tags=tag(routing_key)))
+
+    async def recall(self, key: str) -> int:
+        """Recall the messages with a key that wait in the brokers' timers; return how many."""
+        try:
+            waiting = await self.admin.messages_by_key(TIMER_TOPIC, key)
+        except TopicNotFoundError:
+            return 0
+        count = 0
+        for message in waiting:
+            properties = message.properties
+            due_ms = int(properties.get(names.TIMER_OUT_MS, 0)) + 1
+            topic, unique_id = properties.get(names.REAL_TOPIC), message.unique_id
+            if (
+                due_ms > now_ms()
+                and topic
+                and unique_id
+                and names.TIMER_DEL_UNIQKEY not in properties
+            ):
+                handle = RecallHandle(topic, message.broker_name, str(due_ms), unique_id)
+                await self._producer.recall(topic, handle.encode())
+                count += 1
+        return count
+
+    # --- bindings -----------------------------------------------------------------------------
+
+    async def declare_queue(self, queue: str, priority_max: int) -> None:
+        """Make a queue known to all processes."""
+        await self._read_bindings()
+        await self._bindings.declare(("queue", queue), max(0, min(priority_max, PRIORITY_MAX)))
+        for topic in self.topics_of(queue):
+            await self.ensure_topic(topic)
+
+    async def has_queue(self, queue: str) -> bool:
+        """Return whether some process has declared a queue."""
+        if self._bindings.priority_max(queue) is None:
+            await self._read_bindings()
+        return queue in self.short_queues or self._bindings.priority_max(queue) is not None
+
+    async def bind(self, queue: str, exchange: str, routing_key: str, kind: str) -> None:
+        """Bind a queue to an exchange of this type."""
+        if queue not in self.short_queues:
+            await self._read_bindings()
+            await self._bindings.declare(("bind", exchange, queue, routing_key), kind)
+            return
+        state = self._exchanges.get(exchange)
+        if state is None:
+            topic = self.names.exchange(exchange)
+            await self.ensure_topic(topic)
+            offsets = {
+                each: (await self._puller.bounds(each)).max_offset
+                for each in await self._puller.fetch_queues(topic)
+            }
+            state = self._exchanges[exchange] = _Exchange(exchange, dict(offsets))
+        state.bound[routing_key, queue] = kind
+        self._read_exchange(state)
+        await self._read_bindings()
+        await self._bindings.declare(("short", exchange), kind)
+
+    async def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Remove a binding."""
+        state = self._exchanges.get(exchange)
+        if state is not None and state.bound.pop((routing_key, queue), None) is not None:
+            self._read_exchange(state)
+        await self._bindings.declare(("bind", exchange, queue, routing_key), None)
+
+    async def unbind_all(self, exchange: str) -> None:
+        """Remove all bindings to an exchange."""
+        await self._read_bindings()
+        for routing_key, queue in self._bindings.of_exchange(exchange):
+            await self._bindings.declare(("bind", exchange, queue, routing_key), None)
+
+    def forget_short(self, queue: str) -> None:
+        """Remove a short-lived queue."""
+        self.short_queues.pop(queue, None)
+        for state in self._exchanges.values():
+            mine = [each for each in state.bound if each[1] == queue]
+            for each in mine:
+                del state.bound[each]
+            if mine:
+                self._read_exchange(state)
+
+    async def route(self, exchange: str, routing_key: str) -> Route:
+        """Return where a message goes."""
+        now = time.monotonic()
+        if now - self._read_at >= FRESH_S:
+            await self._read_bindings()
+        route = self._bindings.route(exchange, routing_key)
+        if not route and self._read_at < now and self._bindings.type_of(exchange) != "topic":
+            await self._read_bindings()  # perhaps its first binding is a moment old
+            route = self._bindings.route(exchange, routing_key)
+        return route
+
+    async def _write_binding(self, body: bytes) -> None:
+        topic = self.names.bindings()
+        await self.ensure_topic(topic)
+        await self._producer.send(Message(topic=topic, body=body))
+
+    async def _read_bindings(self) -> None:
+        """Read the log of the bindings to its end."""
+        began = time.monotonic()
+        async with self._reading:
+            if self._read_at > began:
+                return  # another task has read it meanwhile
+            began = time.monotonic()
+            topic = self.names.bindings()
+            await self.ensure_topic(topic)
+            for queue in await self._puller.fetch_queues(topic):
+                end = (await self._puller.bounds(queue)).max_offset
+                offset = self._offsets.get(queue)
+                if offset is None:
+                    offset = (await self._puller.bounds(queue)).min_offset
+                while offset < end:
+                    result = await self._puller.pull(queue, offset)
+                    self._bindings.read(each.body for each in result.messages)
+                    if result.next_offset <= offset:
+                        break
+                    offset = self._offsets[queue] = result.next_offset
+            self._read_at = began
+
+    # --- short-lived queues -------------------------------------------------------------------
+
+    def _read_exchange(self, state: _Exchange) -> None:
+        """Begin to read the topic of an exchange, with the filter of its bindings now."""
+        for reader in state.readers:
+            reader.cancel()
+        state.readers = [
+            self._tasks.spawn(self._read_queue(state, queue), f"read-{state.name}", awaited=True)
+            for queue in state.offsets
+            if state.bound
+        ]
+
+    async def _read_queue(self, state: _Exchange, queue: MessageQueue) -> None:
+        wanted = state.filter()
+        while True:
+            try:
+                result = await self._puller.pull(
+                    queue, state.offsets[queue], filter=wanted, wait=HOLD_S
+                )
+            except CometError as error:
+                log.debug("exchange %s is not read: %s", state.name, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            state.offsets[queue] = result.next_offset
+            for message in result.messages:
+                self._deliver_short(state, message.body)
+            if result.status is PullStatus.FOUND:
+                for wake in list(self.wakes):
+                    wake()
+
+    def _deliver_short(self, state: _Exchange, body: bytes) -> None:
+        try:
+            record = json.loads(body)
+            routing_key, message = str(record["key"]), record["message"]
+        except (ValueError, TypeError, KeyError):
+            log.warning("exchange %s: not a message of Kombu: %.100r", state.name, body)
+            return
+        takers = {
+            name for (key, name), kind in state.bound.items() if matches(kind, key, routing_key)
+        }
+        for name in takers & self.short_queues.keys():
+            # Each queue has a message of its own, which its reader may change.
+            self.short_queues[name].append(message if len(takers) == 1 else deepcopy(message))
+
+
+_links: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Link]] = WeakKeyDictionary()
+
+
+async def acquire_link(options: LinkOptions) -> Link:
+    """Return the link of this loop with these options, connected; see `release_link`.
+
+    Raises:
+        CometError: no name server or broker responds.
+    """
+    links = _links.setdefault(asyncio.get_running_loop(), {})
+    link = links.setdefault(repr(options), Link(options))
+    link.users += 1
+    if link.started is None:
+        link.started = asyncio.create_task(link.start())
+    try:
+        await asyncio.shield(link.started)
+    except BaseException:
+        await release_link(link)
+        raise
+    return link
+
+
+async def release_link(link: Link) -> None:
+    """End the use of a link; the last release closes it."""
+    link.users -= 1
+    links = _links.get(asyncio.get_running_loop(), {})
+    if link.users and not (link.started and link.started.done() and link.started.exception()):
+        return
+    if links.get(repr(link.options)) is link:
+        del links[repr(link.options)]
+    if not link.users:
+        if link.started is not None:
+            link.started.cancel()
+        await link.close()

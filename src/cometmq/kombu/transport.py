@@ -1,0 +1,178 @@
+"""The transport of Kombu, and with it of Celery, on CometMQ's and RocketMQ's brokers."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+
+import cometmq
+from cometmq.client import (
+    BackPressureError,
+    ClientClosedError,
+    RemotingError,
+    ResponseError,
+    TopicNotFoundError,
+)
+from cometmq.client.blocking.portal import acquire_portal, release_portal
+from cometmq.kombu.calls import SessionCalls
+from cometmq.kombu.channel import Channel
+from cometmq.kombu.link import LinkOptions
+from cometmq.kombu.session import Session
+
+SCHEME = "cometmq"
+CONNECT_S = 5.0
+_OPTIONS = ("visibility_timeout", "delivery_limit", "queues", "delay_step")
+
+
+class Transport(SessionCalls, virtual.Transport):
+    """Connects Kombu to brokers.
+
+    ``cometmq://user:password@host:9876/virtual-host`` names a name server. Options, in
+    ``transport_options``:
+
+    - ``name_servers``: all name servers, ``host:port;host:port``, instead of the URL's.
+    - ``visibility_timeout``: seconds until the messages of a killed process are redelivered, 60.
+    - ``delivery_limit``: redeliveries after which a message is dead-lettered, 16.
+    - ``native_delay``: whether messages with an ETA wait at the broker, true.
+    - ``delay_step``: seconds of the longest timer message, 172,800.
+    - ``queues``: queues of a new topic on each broker, 1.
+    - ``client``: other settings of the client, such as ``use_tls``.
+    """
+
+    Channel = Channel
+    default_port = 9876
+    driver_type = SCHEME
+    driver_name = SCHEME
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        RemotingError,
+        ClientClosedError,
+        BackPressureError,
+        TopicNotFoundError,
+        OSError,
+    )
+    channel_errors = (*virtual.Transport.channel_errors, ResponseError)
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
+
+    def __init__(self, client: Any, **named: Any) -> None:
+        super().__init__(client, **named)
+        self.open_calls()
+        self.native_delay = bool(client.transport_options.get("native_delay", True))
+
+    def driver_version(self) -> str:
+        """Return CometMQ's version."""
+        return cometmq.__version__
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return a URL, without its password."""
+        from kombu.utils.url import maybe_sanitize_url
+
+        return uri if include_password else str(maybe_sanitize_url(uri, mask))
+
+    # --- lifecycle ----------------------------------------------------------------------------
+
+    def _session_options(self) -> LinkOptions:
+        client, given = self.client, self.client.transport_options
+        settings = dict(given.get("client") or {})
+        if client.userid:
+            settings |= {"access_key": client.userid, "secret_key": client.password or ""}
+        host, port = client.hostname or "localhost", client.port or self.default_port
+        return LinkOptions(
+            name_servers=given.get("name_servers") or f"{host}:{port}",
+            client=settings,
+            virtual_host=client.virtual_host or "/",
+            **{name: given[name] for name in _OPTIONS if name in given},
+        )
+
+    def establish_connection(self) -> Transport:
+        """Connect.
+
+        Raises:
+            CometError, TimeoutError: no server responds.
+        """
+        options, limit = self._session_options(), self.client.connect_timeout or CONNECT_S
+        self._portal, self._pid = acquire_portal(), os.getpid()
+        try:
+            self.session = self._portal.call(Session, options, self.wake)
+            self._portal.run(self.session.start(), limit)
+        except BaseException:
+            self._release_portal()
+            raise
+        super().establish_connection()
+        return self
+
+    def close_connection(self, connection: Any) -> None:
+        """Close the channels and the connections."""
+        self._forget_hub()
+        super().close_connection(connection)
+        if self._is_ours():
+            try:
+                self._portal.run(self.session.close())
+            finally:
+                self._release_portal()
+
+    def _release_portal(self) -> None:
+        portal, self._portal = self._portal, None
+        release_portal(portal)
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Return whether the connection is open; lost ones of its servers are made again."""
+        return self._is_ours()
+
+    def recall(self, task_id: str) -> int:
+        """Recall a task that waits in a broker's timer; return how many messages it had there.
+
+        Raises:
+            CometError: a broker refused, or did not respond.
+        """
+        return self.run(self.link.recall(task_id))
+
+    # --- the application's thread -------------------------------------------------------------
+
+    def pump(self) -> bool:
+        """Deliver what there is, and fetch more; return whether there was anything."""
+        delivered = False
+        for channel in list(self.channels):
+            if not channel.closed:
+                delivered = channel.pump() or delivered
+        return delivered
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver messages; wait for the first one.
+
+        Raises:
+            TimeoutError: there was none for ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._woken.clear()
+            if self.pump():
+                return
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError
+            self._woken.wait(remaining)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver in the loop of a worker from now on."""
+        self._hub = loop
+        loop.call_soon(self.pump)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver in no loop any more."""
+        self._forget_hub()
+
+    def _forget_hub(self) -> None:
+        self._hub = None
+
+
+def register() -> None:
+    """Make the scheme ``cometmq`` known to Kombu, and ``rocketmq`` if Kombu has none."""
+    path = f"{__name__}:Transport"
+    TRANSPORT_ALIASES[SCHEME] = path
+    TRANSPORT_ALIASES.setdefault("rocketmq", path)

@@ -1,0 +1,172 @@
+"""Celery workers on our broker: results, remote control, kill -9, warm shutdown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kombu.pools
+import pytest
+from celery import Celery
+
+import cometmq.celery  # noqa: F401 - makes the scheme known
+from cometmq.testing import ThreadedCluster
+
+IN_TIME_S = 60.0
+TASKS = """
+import os, time
+import cometmq.celery
+from celery import Celery
+
+app = Celery("shop", broker=os.environ["BROKER"], backend="rpc://")
+app.conf.worker_prefetch_multiplier = 2
+app.conf.broker_transport_options = {"visibility_timeout": 2}
+app.conf.broker_connection_retry_on_startup = True
+
+@app.task
+def add(a, b):
+    return a + b
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def note(name, gate):
+    with open(os.environ["NOTES"], "a") as notes:
+        print("begin", name, os.getpid(), file=notes)
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    with open(os.environ["NOTES"], "a") as notes:
+        print("end", name, file=notes)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(settings={"recallMessageEnable": "true"}) as cluster:
+        yield cluster
+
+
+class Shop:
+    """An application, its workers, and what its tasks note."""
+
+    def __init__(self, broker: str, folder: Path) -> None:
+        self.folder = folder
+        self.app = Celery("shop", broker=broker, backend="rpc://", control="cometmq.celery:Control")
+        (folder / "shop.py").write_text(TASKS)
+        self.notes = folder / "notes"
+        self.environment = os.environ | {"BROKER": broker, "NOTES": str(self.notes)}
+
+    @contextlib.contextmanager
+    def worker(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-c", "2", *options]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--without-gossip", "--without-mingle", "-l", "INFO"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def noted(self, word: str) -> list[str]:
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return [line.split()[1] for line in lines if line.startswith(word)]
+
+    def note(self, name: str, gate: Path) -> None:
+        self.app.send_task("shop.note", (name, str(gate)), ignore_result=True)
+
+
+def until(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + IN_TIME_S
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def shop(cluster: ThreadedCluster, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(f"cometmq://{cluster.name_servers}/{uuid.uuid4().hex}", tmp_path)
+    yield shop
+    if shop.app.backend.result_consumer._connection is not None:
+        shop.app.backend.result_consumer.stop()
+    shop.app.pool.force_close_all()
+    kombu.pools.reset()
+    shop.app.close()
+
+
+def test_tasks_have_results_and_workers_obey(shop: Shop) -> None:
+    with shop.worker("-E"):
+        results = [shop.app.send_task("shop.add", (each, 1)) for each in range(20)]
+        assert [each.get(timeout=IN_TIME_S) for each in results] == list(range(1, 21))
+        [(worker, replies)] = shop.app.control.inspect(limit=1, timeout=IN_TIME_S).ping().items()
+        assert replies == {"ok": "pong"}
+        seen: list[str] = []
+        with shop.app.connection_for_read() as connection:
+            receiver = shop.app.events.Receiver(connection, handlers={"*": seen.append})
+            capture = receiver.itercapture(limit=None, timeout=IN_TIME_S, wakeup=False)
+            next(capture)
+            shop.app.send_task("shop.add", (1, 1), ignore_result=True)
+            until(lambda: next(capture, None) is None or "task-succeeded" in str(seen))
+        later = shop.app.send_task("shop.add", (1, 1), countdown=2)
+        recalled = shop.app.send_task("shop.add", (9, 9), countdown=1)
+        recalled.revoke()
+        assert later.get(timeout=IN_TIME_S) == 2
+        [scheduled] = shop.app.control.inspect(limit=1, timeout=IN_TIME_S).scheduled().values()
+        assert scheduled == [], "tasks with an ETA wait at the broker, not in the worker"
+        assert worker.startswith("celery@")
+    assert f"{recalled.id}] received" not in shop.log()
+
+
+def test_kill_9_loses_no_late_acknowledged_task_and_repeats_none(shop: Shop) -> None:
+    gate, opened = shop.folder / "gate", shop.folder / "opened"
+    opened.touch()
+    with shop.worker() as worker:
+        shop.note("stuck", gate)
+        until(lambda: shop.noted("begin"))
+        for each in range(8):
+            shop.note(f"after-{each}", opened)
+        until(lambda: len(shop.noted("end")) == 8)
+        time.sleep(0.2)  # acknowledgements are sent at once, and not waited for
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    gate.touch()
+    shop.note("new", opened)
+    with shop.worker():
+        until(lambda: {"stuck", "new"} <= set(shop.noted("end")))
+    assert sorted(shop.noted("end")) == sorted(["stuck", "new", *(f"after-{i}" for i in range(8))])
+    assert shop.noted("begin").count("stuck") == 2
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_warm_shutdown_ends_what_runs_and_returns_the_rest(shop: Shop, pool: str) -> None:
+    gate = shop.folder / "gate"
+    with shop.worker("-P", pool) as worker:
+        names = [f"task-{each}" for each in range(6)]
+        for each in names:
+            shop.note(each, gate)
+        until(lambda: shop.noted("begin"))
+        os.kill(worker.pid, signal.SIGTERM)
+        if pool != "solo":
+            until(lambda: "Warm shutdown" in shop.log())
+        gate.touch()
+        assert worker.wait(timeout=IN_TIME_S) == 0
+    begun = shop.noted("begin")
+    assert sorted(begun) == sorted(shop.noted("end"))
+    with shop.worker():
+        until(lambda: set(shop.noted("end")) == set(names))
+    assert sorted(shop.noted("end")) == names, "none was executed twice"

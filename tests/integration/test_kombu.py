@@ -1,0 +1,177 @@
+"""Kombu on our broker: what its own tests of transports do not cover."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pytest
+
+import cometmq.kombu
+from cometmq.testing import ThreadedCluster
+
+IN_TIME_S = 20.0
+OTHER_PROCESS = {"idle_s": 119}
+"""A setting of the client with which connections share nothing, as if of another process."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(settings={"recallMessageEnable": "true"}) as cluster:
+        yield cluster
+
+
+Connect = Callable[..., kombu.Connection]
+
+
+@pytest.fixture
+def connect(cluster: ThreadedCluster) -> Iterator[Connect]:
+    opened: list[kombu.Connection] = []
+    host = uuid.uuid4().hex
+
+    def connect(**options: Any) -> kombu.Connection:
+        url = f"cometmq://{cluster.name_servers}/{host}"
+        opened.append(kombu.Connection(url, transport_options=options))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.release()
+
+
+def received(
+    connection: kombu.Connection, queue: kombu.Queue, count: int, quiet_s: float = 0.05
+) -> list[Any]:
+    """Wait for so many messages of a queue, acknowledge and return them and those that follow."""
+    found: list[Any] = []
+
+    def callback(body: Any, message: Any) -> None:
+        message.ack()
+        found.append(body)
+
+    with connection.Consumer(queue, callbacks=[callback]):
+        while True:
+            try:
+                connection.drain_events(timeout=IN_TIME_S if len(found) < count else quiet_s)
+            except TimeoutError:
+                return found
+
+
+def test_a_message_is_acknowledged_whatever_becomes_of_those_before_it(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("per-message")
+    producer = connection.Producer()
+    for number in range(3):
+        producer.publish(number, routing_key="per-message", declare=[queue])
+    consumer = queue(connection.channel())
+    _, second, third = (consumer.get() for _ in range(3))
+    second.ack()
+    third.ack()
+    connection.release()  # as a cold shutdown does: what is not settled is redelivered soon
+    other = connect()
+    again: list[Any] = []
+
+    def callback(body: Any, message: Any) -> None:
+        message.ack()
+        again.append((body, message.delivery_info["redelivered"]))
+
+    with other.Consumer(queue, callbacks=[callback]):
+        other.drain_events(timeout=IN_TIME_S)
+    assert again == [(0, True)]
+    assert received(other, queue, 0) == []
+
+
+def test_a_held_message_is_not_redelivered_after_its_invisible_time(connect: Connect) -> None:
+    connection, queue = connect(visibility_timeout=1), kombu.Queue("held")
+    connection.Producer().publish("x", routing_key="held", declare=[queue])
+    held = queue(connection.channel()).get()
+    other = connect(visibility_timeout=1, client=OTHER_PROCESS)
+    assert received(other, queue, 0, quiet_s=2.5) == []
+    held.ack()
+    assert queue(connection.channel()).get() is None
+
+
+def test_size_and_purge_count_what_nobody_has_received(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("counted")
+    for number in range(5):
+        connection.Producer().publish(number, routing_key="counted", declare=[queue])
+    bound = queue(connection.channel())
+    assert bound.queue_declare(passive=True).message_count == 5
+    bound.get().ack()
+    assert bound.queue_declare(passive=True).message_count == 4
+    assert bound.purge() == 4
+    assert bound.get() is None
+    assert bound.queue_declare(passive=True).message_count == 0
+
+
+def test_high_priorities_come_first_and_expired_messages_never(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("urgent", max_priority=9)
+    producer = connection.Producer()
+    for priority in (0, 3, 9, 3):
+        producer.publish(priority, routing_key="urgent", declare=[queue], priority=priority)
+    producer.publish("expired", routing_key="urgent", priority=9, expiration=0)
+    assert received(connection, queue, 4) == [9, 3, 3, 0]
+
+
+def test_bindings_of_one_process_route_the_messages_of_another(connect: Connect) -> None:
+    here, there = connect(), connect(client=OTHER_PROCESS)
+    for kind, key in (("topic", "a.#"), ("direct", "a.b"), ("fanout", "")):
+        exchange = kombu.Exchange(f"shared-{kind}", kind)
+        stored = kombu.Queue(f"stored-{kind}", exchange, key)
+        short = kombu.Queue(f"short-{kind}", exchange, key, auto_delete=True, expires=60)
+        for queue in (stored, short):
+            queue(here.channel()).declare()
+        there.Producer(exchange=exchange).publish(kind, routing_key="a.b")
+        there.Producer(exchange=exchange).publish("not bound", routing_key="b.a")
+        expected = [kind, "not bound"] if kind == "fanout" else [kind]
+        assert received(here, stored, len(expected)) == expected
+        assert received(here, short, len(expected)) == expected
+
+
+def test_short_lived_queues_have_no_topic_of_their_own(connect: Connect) -> None:
+    connection = connect()
+    exchange = kombu.Exchange("many", "fanout")
+    queues = [kombu.Queue(f"many-{each}", exchange, exclusive=True) for each in range(20)]
+    for queue in queues:
+        queue(connection.channel()).declare()
+    connection.Producer(exchange=exchange).publish("all")
+    for queue in queues:
+        assert received(connection, queue, 1, 0.01) == ["all"]
+    topics = connection.transport.run(connection.transport.link.admin.topics())
+    assert not [each for each in topics if "many-" in each]
+
+
+def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(
+    connect: Connect,
+) -> None:
+    connection, queue = connect(delay_step=1), kombu.Queue("later")
+    due = datetime.now(UTC) + timedelta(seconds=2.5)
+    stays = {"id": "task-1", "eta": due.isoformat()}
+    producer = connection.Producer()
+    producer.publish("stays", routing_key="later", declare=[queue], headers=stays)
+    other = connect()
+    recalled = {"id": "task-2", "eta": due.isoformat()}
+    other.Producer().publish("recalled", routing_key="later", headers=recalled)
+    assert other.transport.recall("task-2") == 1
+    assert other.transport.recall("no-such-task") == 0
+    times = []
+
+    def callback(body: Any, message: Any) -> None:
+        message.ack()
+        times.append((body, datetime.now(UTC)))
+
+    with connection.Consumer(queue, callbacks=[callback]):
+        connection.drain_events(timeout=IN_TIME_S)
+        with pytest.raises(socket.timeout):
+            connection.drain_events(timeout=1)
+    [(body, time)] = times
+    assert body == "stays"
+    assert time >= due - timedelta(seconds=1.0)
+
+
+def test_the_scheme_is_known_and_kombus_own_rocketmq_would_win() -> None:
+    assert kombu.Connection("cometmq://").transport_cls == "cometmq"
+    assert issubclass(cometmq.kombu.Transport, kombu.transport.virtual.Transport)

@@ -372,7 +372,8 @@ class MappedFile:
         """Read bytes ``start`` to ``stop`` into memory; from any thread, without the GIL.
 
         The kernel reads nothing ahead: it would only fetch pages, and the first one to touch such
-        a page pays for it, on a virtual machine up to ten times what copying it takes.
+        a page pays for it, on a virtual machine up to ten times what copying it takes. It would
+        also read more than flow control has admitted, by as much as the disk's read_ahead_kb.
 
         The descriptor is one of its own: another thread may close the kept one at any moment, and
         the advice is not for those who map the file.

@@ -12,6 +12,7 @@ import kombu
 import pytest
 
 import cometmq.kombu
+from cometmq.client import ClientError
 from cometmq.testing import ThreadedCluster
 
 IN_TIME_S = 20.0
@@ -170,6 +171,11 @@ def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(
     [(body, time)] = times
     assert body == "stays"
     assert time >= due - timedelta(seconds=1.0)
+
+
+def test_a_cluster_without_a_broker_is_a_lost_connection_which_workers_retry() -> None:
+    with kombu.Connection("cometmq://") as connection:
+        assert issubclass(ClientError, connection.connection_errors)
 
 
 def test_the_scheme_is_known_and_kombus_own_rocketmq_would_win() -> None:

@@ -10,11 +10,9 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 
 import cometmq
 from cometmq.client import (
-    BackPressureError,
-    ClientClosedError,
+    ClientError,
     RemotingError,
     ResponseError,
-    TopicNotFoundError,
 )
 from cometmq.client.blocking.portal import acquire_portal, release_portal
 from cometmq.kombu.calls import SessionCalls
@@ -49,9 +47,7 @@ class Transport(SessionCalls, virtual.Transport):
     connection_errors = (
         *virtual.Transport.connection_errors,
         RemotingError,
-        ClientClosedError,
-        BackPressureError,
-        TopicNotFoundError,
+        ClientError,  # such as: no broker is registered yet
         OSError,
     )
     channel_errors = (*virtual.Transport.channel_errors, ResponseError)

@@ -62,6 +62,7 @@ USED_BY = {
     "celery": ("tests/integration/test_kombu.py", "tests/integration/test_celery.py"),
     "spark": ("tests/unit/spark",),
     "spark-provided": ("tests/unit/spark",),
+    "faststream": ("tests/unit/faststream",),
     "payloads": ("tests/unit/spark/payloads",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),

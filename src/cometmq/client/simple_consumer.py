@@ -19,6 +19,7 @@ from cometmq.client._consuming.handler_calls import ConsumeHookCalls
 from cometmq.client._consuming.retries import DeadLetterRule, DeadLetters, Retries, pop_delay_s
 from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
+from cometmq.client.errors import SendFailedError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
@@ -36,7 +37,7 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 
 
-@checks_arguments(unchecked=("ack", "nack", "extend"))
+@checks_arguments(unchecked=("ack", "nack", "dead_letter", "extend"))
 class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 
@@ -128,6 +129,7 @@ class SimpleConsumer(SubscribingConsumer):
             start=start_from,
             timeout=self._settings.ack_ms / 1000,
         )
+        self._give_up = retries.give_up
         self._deliveries = Deliveries(self._settings)
         self._receiver = Receiver(
             self._instance,
@@ -282,6 +284,28 @@ class SimpleConsumer(SubscribingConsumer):
         _check_received("nack", message)
         later = pop_delay_s(message.reconsume_times) if delay is None else delay
         await self._change(message, _invisible_ms("delay", later, least_s=0.0), is_settled=True)
+
+    async def dead_letter(self, message: StoredMessage, error: BaseException | None = None) -> None:
+        """Dead-letter a message, as one is after too many redeliveries.
+
+        Args:
+            message: the message.
+            error: why; stored with the dead letter as ``CONSUME_ERROR``.
+
+        Raises:
+            ClientClosedError: the consumer is not started, or was closed.
+            ReceiptExpiredError: the message is not in flight: it was settled before, or expired.
+            SendFailedError: no broker has stored the dead letter; the message is redelivered.
+            ResponseError: the broker refused the acknowledgement; the message may be redelivered.
+            RemotingError: no response to it; likewise.
+        """
+        self._check_running()
+        _check_received("dead_letter", message)
+        self._deliveries.of(message)
+        if not await self._give_up(message, error):
+            reason = f"no broker has stored the dead letter of message {message.message_id}"
+            raise SendFailedError(message.topic, (), reason)
+        await self.ack(message)
 
     async def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
         """Extend the invisible time of a received message: it starts again, now.

@@ -71,6 +71,8 @@ EXPECTED = {
     "37_timer": r"((not )?recalled.*\n)?after \d+\.\d s: after 1\.5 s\n"
     r"after \d+\.\d s: at a time\n",
     "39_celery": r"2 hats cost 24\n3 hats cost 36\n",
+    "40_faststream": r"delivery 1 of order-1\ndelivery 2 of order-1\n"
+    r"order-1: please pay 12 EUR\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

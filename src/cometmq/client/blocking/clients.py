@@ -1037,6 +1037,10 @@ class SimpleConsumer(base.Blocking):
         """Negatively acknowledge a message: it is redelivered, and counted, after a delay."""
         self._run(self._inner.nack(message, delay))
 
+    def dead_letter(self, message: StoredMessage, error: BaseException | None = None) -> None:
+        """Dead-letter a message, as one is after too many redeliveries."""
+        self._run(self._inner.dead_letter(message, error))
+
     def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
         """Extend the invisible time of a received message: it starts again, now."""
         self._run(self._inner.extend(message, invisible))

@@ -1,0 +1,150 @@
+"""Sends what publishers publish: messages, batches, requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.producer import ProducerProto
+
+from cometmq.client import (
+    LocalState,
+    Message,
+    ReplyTimeoutError,
+    SendReceipt,
+    StoredMessage,
+    TransactionReceipt,
+)
+from cometmq.faststream.connection import Connection, connected
+from cometmq.faststream.message import (
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    EMPTY,
+    EMPTY_BODY,
+    REPLY_TO,
+    Parser,
+)
+from cometmq.faststream.response import RocketPublishCommand
+
+if TYPE_CHECKING:
+    from fast_depends.library.serializer import SerializerProto
+    from faststream._internal.parser import CodecProto
+    from faststream._internal.types import AsyncCallable, CustomCallable
+
+REQUEST_S = 0.5
+"""The time for a request, as in FastStream's other brokers."""
+
+
+class RunsTransactions(Protocol):
+    """What a `Transaction` does for a producer."""
+
+    async def send(self, message: Message, timeout: float | None) -> TransactionReceipt:
+        """Store a half message, and run the transaction."""
+
+    def prepare(self) -> None:
+        """Resolve the dependencies of its functions."""
+
+    async def state_of(self, message: StoredMessage | Message, *, is_check: bool) -> LocalState:
+        """Call one of its functions."""
+
+
+class RocketProducer(ProducerProto[RocketPublishCommand]):
+    """Sends with the producer of a connection; false while there is none."""
+
+    def __init__(
+        self,
+        *,
+        parser: CustomCallable | None = None,
+        decoder: CustomCallable | None = None,
+    ) -> None:
+        default = Parser({})
+        self._parser: AsyncCallable = ParserComposition(parser, default.parse_message)
+        self._decoder: AsyncCallable = ParserComposition(decoder, default.decode_message)
+        self.codec: CodecProto = DefaultCodec()
+        self._serializer: SerializerProto | None = None
+        self._connection: Connection | None = None
+
+    def __bool__(self) -> bool:
+        return self._connection is not None
+
+    def connect(
+        self,
+        connection: Connection | None,
+        serializer: SerializerProto | None,
+        codec: CodecProto | None,
+    ) -> None:
+        """Use a connection, or none any more."""
+        self._connection = connection
+        self._serializer = serializer
+        self.codec = codec or DefaultCodec()
+
+    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt | None:
+        """Send one message, or a reply."""
+        producer = connected(self._connection).producer
+        message = await self.message_of(cmd)
+        if cmd.request is not None:
+            body, properties = message.body, message.properties
+            return await producer.reply(cmd.request, body, properties=properties)
+        return await producer.send(message, order_key=cmd.options.get("key"))
+
+    async def publish_batch(self, cmd: RocketPublishCommand) -> SendReceipt | None:
+        """Send messages as one batch: all of them are stored, or none."""
+        producer = connected(self._connection).producer
+        messages = [await self.message_of(cmd, body) for body in cmd.batch_bodies]
+        if not messages:
+            return None
+        return await producer.send_batch(messages, order_key=cmd.options.get("key"))
+
+    async def request(self, cmd: RocketPublishCommand) -> StoredMessage:
+        """Send a request of RocketMQ's kind, and return the reply.
+
+        Raises:
+            TimeoutError: there is no reply in time.
+        """
+        producer = connected(self._connection).producer
+        message = await self.message_of(cmd)
+        time_s = REQUEST_S if cmd.timeout is None else cmd.timeout
+        try:
+            key = cmd.options.get("key")
+            return await producer.request(message, order_key=key, timeout=max(time_s, 0.001))
+        except ReplyTimeoutError as late:
+            raise TimeoutError(str(late)) from late
+
+    async def recall(self, receipt: SendReceipt) -> str:
+        """Recall a delayed message; return its id."""
+        producer = connected(self._connection).producer
+        return await producer.recall(receipt.queue.topic, receipt.recall_handle or "")
+
+    async def send_in_transaction(
+        self, transaction: RunsTransactions, cmd: RocketPublishCommand, timeout: float | None
+    ) -> TransactionReceipt:
+        """Send a message whose transaction runs in between."""
+        return await transaction.send(await self.message_of(cmd), timeout)
+
+    async def message_of(self, cmd: RocketPublishCommand, body: Any = ...) -> Message:
+        """Return the message that a command describes."""
+        payload, content_type = await self.codec.encode(
+            cmd.body if body is ... else body, self._serializer
+        )
+        properties = {name: str(value) for name, value in cmd.headers.items()}
+        if content_type:
+            properties[CONTENT_TYPE] = content_type
+        if cmd.correlation_id:
+            properties[CORRELATION_ID] = cmd.correlation_id
+        if cmd.reply_to:
+            properties[REPLY_TO] = cmd.reply_to
+        if not payload:
+            properties[EMPTY] = "1"
+        options: Mapping[str, Any] = cmd.options
+        return Message(
+            topic=cmd.destination,
+            body=payload or EMPTY_BODY,
+            properties=properties,
+            tags=options.get("tags"),
+            keys=tuple(options.get("keys") or ()),
+            delay=options.get("delay") or 0,
+            deliver_at=options.get("deliver_at"),
+            delay_level=options.get("delay_level") or 0,
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 
 from cometmq.client import (
@@ -92,7 +92,7 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
     async def publish_batch(self, cmd: RocketPublishCommand) -> SendReceipt | None:
         """Send messages as one batch: all of them are stored, or none."""
         producer = connected(self._connection).producer
-        messages = [await self.message_of(cmd, body) for body in cmd.batch_bodies]
+        messages = await self.messages_of(cmd)
         if not messages:
             return None
         return await producer.send_batch(messages, order_key=cmd.options.get("key"))
@@ -123,11 +123,22 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         """Send a message whose transaction runs in between."""
         return await transaction.send(await self.message_of(cmd), timeout)
 
-    async def message_of(self, cmd: RocketPublishCommand, body: Any = ...) -> Message:
+    async def messages_of(self, cmd: RocketPublishCommand) -> list[Message]:
+        """Return the messages that a command of a batch describes."""
+        bodies = cmd.batch_bodies
+        if isinstance(self.codec, BatchCodecProto):
+            encoded = await self.codec.encode_batch(bodies, self._serializer)
+        else:
+            encoded = [await self.codec.encode(body, self._serializer) for body in bodies]
+        return [self._message(cmd, *each) for each in encoded]
+
+    async def message_of(self, cmd: RocketPublishCommand) -> Message:
         """Return the message that a command describes."""
-        payload, content_type = await self.codec.encode(
-            cmd.body if body is ... else body, self._serializer
-        )
+        return self._message(cmd, *await self.codec.encode(cmd.body, self._serializer))
+
+    def _message(
+        self, cmd: RocketPublishCommand, payload: bytes, content_type: str | None
+    ) -> Message:
         properties = {name: str(value) for name, value in cmd.headers.items()}
         if content_type:
             properties[CONTENT_TYPE] = content_type

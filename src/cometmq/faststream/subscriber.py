@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fast_depends.exceptions import ValidationError as FastDependsValidationError
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.utils import process_msg
-from faststream.exceptions import IncorrectState, SetupError, StopConsume
+from faststream.exceptions import SetupError, StopConsume
 from faststream.message.message import AckStatus
 from faststream.middlewares import AckPolicy
 from faststream.specification.asyncapi.utils import resolve_payloads
@@ -163,6 +163,8 @@ class Subscriber(SubscriberUsecase[Any]):
         check_topic_name(self.topic)
         await super().start()
         self._post_start()
+        if self._outer_config.connection is None and self._outer_config.producer:
+            return  # a test broker delivers
         connection = connected(self._outer_config.connection)
         await connection.ensure_topic(self.topic)
         if self.calls:
@@ -294,7 +296,7 @@ class Subscriber(SubscriberUsecase[Any]):
             settlement.error = settlement.error or problem
             if self.ack_policy is AckPolicy.MANUAL and settlement.verdict is None:
                 settlement.verdict = AckStatus.NACKED
-            if is_undecodable(problem) and settlement.verdict is not AckStatus.ACKED:
+            if is_undecodable(problem, settlement) and settlement.verdict is not AckStatus.ACKED:
                 settlement.verdict = AckStatus.REJECTED  # it would fail each time
         else:
             if self.ack_policy is AckPolicy.MANUAL and not self.options.get("pop"):
@@ -312,11 +314,17 @@ class Subscriber(SubscriberUsecase[Any]):
         async def checked(message: StreamMessage[Any]) -> Any:
             try:
                 return await decoder(message)
-            except Exception as problem:
-                raise UndecodableError(
+            except Exception as problem:  # goes on as it is: middlewares know it by its class
+                reason = (
                     f"the payload of message {message.message_id} of topic {self.topic} cannot be"
                     f" decoded as {message.content_type or 'JSON or bytes'}: {problem}"
-                ) from problem
+                )
+                problem.add_note(reason)
+                settlement = getattr(message, "settlement", None)
+                if settlement is not None:
+                    settlement.error = UndecodableError(reason)
+                    settlement.error.__cause__ = problem
+                raise
 
         return parser, checked
 
@@ -416,8 +424,7 @@ class Subscriber(SubscriberUsecase[Any]):
     # --- single messages ------------------------------------------------------------------------
 
     async def _pull(self) -> PullConsumer:
-        if self.calls:
-            raise IncorrectState("a subscriber with handlers has no get_one and no iterator")
+        assert not self.calls, "a subscriber with handlers has no get_one and no iterator"
         if self._reader is None:
             connection = connected(self._outer_config.connection)
             await connection.ensure_topic(self.topic)
@@ -457,12 +464,15 @@ class Subscriber(SubscriberUsecase[Any]):
             yield await self._parsed(raw)
 
 
-def is_undecodable(problem: BaseException) -> bool:
+def is_undecodable(problem: BaseException, settlement: Settlement) -> bool:
     """Return whether a payload cannot be decoded, or does not fit the parameters of a handler.
 
     What a handler itself validates is its own affair: only the frames of FastDepends tell apart
     where the same exception comes from.
     """
+    noted = settlement.error
+    if isinstance(noted, UndecodableError) and noted.__cause__ is problem:
+        return True
     if isinstance(problem, UndecodableError | FastDependsValidationError):
         return True
     if not isinstance(problem, ValidationError):

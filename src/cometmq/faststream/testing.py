@@ -136,8 +136,12 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
     @contextmanager
     def _patch_producer(self, broker: RocketBroker) -> Generator[None, None, None]:
         config = broker.config.broker_config
-        with change_producer(config, FakeProducer(self, broker)):
-            yield
+        connection, config.connection = config.connection, None
+        try:
+            with change_producer(config, FakeProducer(self, broker)):
+                yield
+        finally:
+            config.connection = connection
 
     async def _fake_connect(self, broker: RocketBroker, *args: Any, **kwargs: Any) -> Any:
         return MagicMock()
@@ -188,7 +192,7 @@ class FakeProducer(RocketProducer):
 
     async def publish_batch(self, cmd: RocketPublishCommand) -> SendReceipt | None:
         """Deliver messages to batch subscribers at once, to others one by one."""
-        messages = [await self.message_of(cmd, body) for body in cmd.batch_bodies]
+        messages = await self.messages_of(cmd)
         stored: list[StoredMessage] = [as_stored(message) for message in messages]
         by_receiver: dict[int, tuple[Subscriber, list[StoredMessage]]] = {}
         for each in stored:

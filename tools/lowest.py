@@ -59,6 +59,7 @@ USED_BY = {
     "acl": ("tests/unit/access/plain/test_accounts.py",),
     "users": ("tests/unit/access/users/test_accounts.py",),
     "otlp": ("tests/unit/metrics/test_push.py",),
+    "taskiq": ("tests/integration/test_taskiq.py",),
     "celery": ("tests/integration/test_kombu.py", "tests/integration/test_celery.py"),
     "spark": ("tests/unit/spark",),
     "spark-provided": ("tests/unit/spark",),

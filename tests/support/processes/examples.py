@@ -70,6 +70,7 @@ EXPECTED = {
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
     "37_timer": r"((not )?recalled.*\n)?after \d+\.\d s: after 1\.5 s\n"
     r"after \d+\.\d s: at a time\n",
+    "41_taskiq": r"a hat costs 12\n(not )?recalled.*\n",
     "39_celery": r"2 hats cost 24\n3 hats cost 36\n",
     "40_faststream": r"delivery 1 of order-1\ndelivery 2 of order-1\n"
     r"order-1: please pay 12 EUR\n",
@@ -91,6 +92,7 @@ NEEDS_VERSION: dict[str, tuple[str, ...]] = {
     "23_receive_and_ack": VERSIONS_5,
     "38_static_topic": VERSIONS_5,
     "39_celery": VERSIONS_5,
+    "41_taskiq": VERSIONS_5,
 }
 """Examples of what not every version of RocketMQ serves, and those that do."""
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import kombu.pools
@@ -18,6 +18,7 @@ from celery import Celery
 
 import cometmq.celery  # noqa: F401 - makes the scheme known
 from cometmq.testing import ThreadedCluster
+from support.checks.waiting import wait_until
 
 IN_TIME_S = 60.0
 TASKS = """
@@ -91,13 +92,6 @@ class Shop:
         self.app.send_task("shop.note", (name, str(gate)), ignore_result=True)
 
 
-def until(is_true: Callable[[], object]) -> None:
-    end = time.monotonic() + IN_TIME_S
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def shop(cluster: ThreadedCluster, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(f"cometmq://{cluster.name_servers}/{uuid.uuid4().hex}", tmp_path)
@@ -121,7 +115,7 @@ def test_tasks_have_results_and_workers_obey(shop: Shop) -> None:
             capture = receiver.itercapture(limit=None, timeout=IN_TIME_S, wakeup=False)
             next(capture)
             shop.app.send_task("shop.add", (1, 1), ignore_result=True)
-            until(lambda: next(capture, None) is None or "task-succeeded" in str(seen))
+            wait_until(lambda: next(capture, None) is None or "task-succeeded" in str(seen))
         later = shop.app.send_task("shop.add", (1, 1), countdown=2)
         recalled = shop.app.send_task("shop.add", (9, 9), countdown=1)
         recalled.revoke()
@@ -137,17 +131,17 @@ def test_kill_9_loses_no_late_acknowledged_task_and_repeats_none(shop: Shop) -> 
     opened.touch()
     with shop.worker() as worker:
         shop.note("stuck", gate)
-        until(lambda: shop.noted("begin"))
+        wait_until(lambda: shop.noted("begin"))
         for each in range(8):
             shop.note(f"after-{each}", opened)
-        until(lambda: len(shop.noted("end")) == 8)
+        wait_until(lambda: len(shop.noted("end")) == 8)
         time.sleep(0.2)  # acknowledgements are sent at once, and not waited for
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
     gate.touch()
     shop.note("new", opened)
     with shop.worker():
-        until(lambda: {"stuck", "new"} <= set(shop.noted("end")))
+        wait_until(lambda: {"stuck", "new"} <= set(shop.noted("end")))
     assert sorted(shop.noted("end")) == sorted(["stuck", "new", *(f"after-{i}" for i in range(8))])
     assert shop.noted("begin").count("stuck") == 2
 
@@ -159,14 +153,14 @@ def test_a_warm_shutdown_ends_what_runs_and_returns_the_rest(shop: Shop, pool: s
         names = [f"task-{each}" for each in range(6)]
         for each in names:
             shop.note(each, gate)
-        until(lambda: shop.noted("begin"))
+        wait_until(lambda: shop.noted("begin"))
         os.kill(worker.pid, signal.SIGTERM)
         if pool != "solo":
-            until(lambda: "Warm shutdown" in shop.log())
+            wait_until(lambda: "Warm shutdown" in shop.log())
         gate.touch()
         assert worker.wait(timeout=IN_TIME_S) == 0
     begun = shop.noted("begin")
     assert sorted(begun) == sorted(shop.noted("end"))
     with shop.worker():
-        until(lambda: set(shop.noted("end")) == set(names))
+        wait_until(lambda: set(shop.noted("end")) == set(names))
     assert sorted(shop.noted("end")) == names, "none was executed twice"

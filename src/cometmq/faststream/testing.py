@@ -30,7 +30,7 @@ from cometmq.faststream.publisher import Publisher
 from cometmq.faststream.response import RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.model.offsets import QueueOffset
-from cometmq.model.times import now_ms, timeout_s
+from cometmq.model.times import milliseconds, now_ms
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.sql92 import compile_expression
 
@@ -78,7 +78,7 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         Returns:
             How many messages were delivered.
         """
-        self._now_ms += int(timeout_s(seconds) * 1000)
+        self._now_ms += milliseconds(seconds, "seconds")
         order = sorted(self._held, key=lambda handle: self._held[handle][0])
         due = [handle for handle in order if self._held[handle][0] <= self._now_ms]
         for handle in due:
@@ -97,7 +97,7 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         elif message.delay_level:
             delay_ms = 1  # which time a level stands for is the broker's setting
         else:
-            delay_ms = int(timeout_s(message.delay) * 1000)
+            delay_ms = milliseconds(message.delay, "delay")
         if delay_ms <= 0:
             return None
         self._handles += 1

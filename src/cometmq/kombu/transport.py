@@ -19,6 +19,7 @@ from cometmq.kombu.calls import SessionCalls
 from cometmq.kombu.channel import Channel
 from cometmq.kombu.link import LinkOptions
 from cometmq.kombu.session import Session
+from cometmq.model.address import host_and_port
 
 SCHEME = "cometmq"
 CONNECT_S = 5.0
@@ -79,7 +80,7 @@ class Transport(SessionCalls, virtual.Transport):
             settings |= {"access_key": client.userid, "secret_key": client.password or ""}
         host, port = client.hostname or "localhost", client.port or self.default_port
         return LinkOptions(
-            name_servers=given.get("name_servers") or f"{host}:{port}",
+            name_servers=given.get("name_servers") or host_and_port(host, port),
             client=settings,
             virtual_host=client.virtual_host or "/",
             **{name: given[name] for name in _OPTIONS if name in given},

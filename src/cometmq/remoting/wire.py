@@ -49,9 +49,11 @@ PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """A buffer of unfinished frames is reused up to this size; a larger one is freed."""
 STRANGER_BYTES_MAX = 64 * 1024
 """The largest frame of a sender without an account that is read in parts."""
-LARGE_BYTES_MIN = 128 * 1024
-"""The body of a frame of this size is received in its final place. A buffer for it that is made
-zeros first, and grows, costs more than the copy of what one read brings."""
+LARGE_BYTES_MIN = 1024 * 1024
+"""The body of a frame of this size is received in its final place."""
+LARGE_BYTES_MIN_OF_CLIENT = 128 * 1024
+"""The same at a client, which trusts its servers: a buffer that is made zeros first, and grows,
+costs more than the copy of what one read brings. A server holds what many peers have begun."""
 BURST_BYTES_MAX = 256 * 1024
 """Limit of what one connection writes in an iteration of the event loop: the kernel copies it."""
 _BURST_BYTES_MAX = BURST_BYTES_MAX
@@ -540,7 +542,8 @@ class Wire:
             return False
         length, word = two_u32(data, start)
         head_bytes = PREFIX_BYTES + (word & 0xFFFFFF)
-        if length < LARGE_BYTES_MIN or not head_bytes <= rest < 4 + length:
+        least = LARGE_BYTES_MIN_OF_CLIENT if self.is_client else LARGE_BYTES_MIN
+        if length < least or not head_bytes <= rest < 4 + length:
             return False
         self._drop_partial()
         self._large_head = copy_of(data, start, start + head_bytes)

@@ -1,7 +1,7 @@
 """The rows of one range of a queue: a task of the format ``rocketmq``.
 
-A broker compares hashes of tags only; the tags themselves are compared here, and keys are looked
-for here.
+Short answers of brokers are decoded together: RocketMQ's have 32 messages. A broker compares hashes
+of tags only; the tags themselves are compared here, and keys are looked for here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from cometmq.spark.sources.filters import RowFilter
 from cometmq.spark.sources.losses import Losses
 
 Connect = Callable[[ConnectionOptions], BrokerSession]
+
+DECODED_TOGETHER_BYTES = 1 << 20
+SHORT_BYTES = 128 * 1024
+"""Longer answers are decoded alone: putting them together would copy them."""
 
 
 class RangeReader:
@@ -68,7 +72,8 @@ class RangeReader:
             max_rows=self._options.batch_rows,
             max_bytes=self._options.batch_bytes,
         )
-        for data in self._answers(each):
+        most = min(DECODED_TOGETHER_BYTES, self._options.batch_bytes)
+        for data in _joined(self._answers(each), most):
             yield from self._rows(decoder, data, each)
 
     def _rows(
@@ -142,3 +147,20 @@ def _filters_of(options: TopicReadOptions) -> tuple[Filter, RowFilter]:
     except ConfigError as error:
         raise OptionError(f"option filter.tags or filter.sql: {error}") from None
     return wanted, RowFilter.of(wanted.wanted_tags, options.filter_keys)
+
+
+def _joined(answers: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Put short answers together until they have ``most`` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    for part in answers:
+        if not parts and len(part) >= SHORT_BYTES:
+            yield part
+            continue
+        parts.append(part)
+        size += len(part)
+        if size >= most:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)

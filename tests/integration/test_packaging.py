@@ -107,6 +107,7 @@ def attempt(
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 300, **environment: str) -> str:
+    environment.setdefault("PYTHONDONTWRITEBYTECODE", "1")  # the tree is compared afterwards
     done = attempt(*command, cwd=cwd, timeout=timeout, **environment)
     assert done.returncode == 0, done.stdout
     return done.stdout

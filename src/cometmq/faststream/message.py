@@ -171,7 +171,12 @@ def _body_of(message: StoredMessage) -> bytes:
 
 
 def _first(raw: StoredMessage | Sequence[StoredMessage]) -> StoredMessage:
-    return raw if isinstance(raw, StoredMessage) else raw[0]
+    return messages_of(raw)[0]
+
+
+def messages_of(raw: StoredMessage | Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """Return the messages of a raw message: one, or those of a batch."""
+    return [raw] if isinstance(raw, StoredMessage) else raw
 
 
 def as_stored(message: Message, *, queue_offset: int = 0) -> StoredMessage:

@@ -9,7 +9,7 @@ from faststream.opentelemetry.consts import MESSAGING_DESTINATION_PUBLISH_NAME
 from faststream.opentelemetry.middleware import TelemetryMiddleware
 from opentelemetry.semconv.trace import SpanAttributes
 
-from cometmq.client import StoredMessage
+from cometmq.faststream.message import messages_of
 from cometmq.faststream.response import RocketPublishCommand
 
 if TYPE_CHECKING:
@@ -28,19 +28,21 @@ class SettingsProvider(TelemetrySettingsProvider[Any, RocketPublishCommand]):
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> dict[str, Any]:
         """Return the attributes of a consumed message or batch."""
-        messages = _messages(msg)
+        messages = messages_of(msg.raw_message)
         found = {
             SpanAttributes.MESSAGING_SYSTEM: SYSTEM,
             SpanAttributes.MESSAGING_MESSAGE_ID: msg.message_id,
             SpanAttributes.MESSAGING_MESSAGE_CONVERSATION_ID: msg.correlation_id,
-            SpanAttributes.MESSAGING_MESSAGE_PAYLOAD_SIZE_BYTES: _size(messages),
+            SpanAttributes.MESSAGING_MESSAGE_PAYLOAD_SIZE_BYTES: sum(
+                len(each.body) for each in messages
+            ),
             MESSAGING_DESTINATION_PUBLISH_NAME: messages[0].topic,
         }
         return found if len(messages) == 1 else found | {BATCH: len(messages)}
 
     def get_consume_destination_name(self, msg: StreamMessage[Any]) -> str:
         """Return the topic."""
-        return _messages(msg)[0].topic
+        return messages_of(msg.raw_message)[0].topic
 
     def get_publish_attrs_from_cmd(self, cmd: RocketPublishCommand) -> dict[str, Any]:
         """Return the attributes of what is published."""
@@ -75,12 +77,3 @@ class RocketTelemetryMiddleware(TelemetryMiddleware[RocketPublishCommand]):
             meter=meter,
             include_messages_counters=include_messages_counters,
         )
-
-
-def _messages(msg: StreamMessage[Any]) -> list[StoredMessage]:
-    raw = msg.raw_message
-    return [raw] if isinstance(raw, StoredMessage) else list(raw)
-
-
-def _size(messages: list[StoredMessage]) -> int:
-    return sum(len(each.body) for each in messages)

@@ -9,7 +9,7 @@ from faststream._internal.constants import EMPTY
 from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider
 from faststream.prometheus.middleware import PrometheusMiddleware
 
-from cometmq.client import StoredMessage
+from cometmq.faststream.message import messages_of
 from cometmq.faststream.response import RocketPublishCommand
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ class SettingsProvider(MetricsSettingsProvider[Any, RocketPublishCommand]):
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> ConsumeAttrs:
         """Return topic, bytes and number of what is consumed."""
-        raw = msg.raw_message
-        messages = [raw] if isinstance(raw, StoredMessage) else list(raw)
+        messages = messages_of(msg.raw_message)
         return {
             "destination_name": messages[0].topic,
             "message_size": sum(len(each.body) for each in messages),

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import kombu
 import kombu.pools
 import pytest
 from celery import Celery
@@ -116,12 +117,18 @@ def test_tasks_have_results_and_workers_obey(shop: Shop) -> None:
             next(capture)
             shop.app.send_task("shop.add", (1, 1), ignore_result=True)
             wait_until(lambda: next(capture, None) is None or "task-succeeded" in str(seen))
-        later = shop.app.send_task("shop.add", (1, 1), countdown=2)
-        recalled = shop.app.send_task("shop.add", (9, 9), countdown=1)
-        recalled.revoke()
-        assert later.get(timeout=IN_TIME_S) == 2
-        [scheduled] = shop.app.control.inspect(limit=1, timeout=IN_TIME_S).scheduled().values()
-        assert scheduled == [], "tasks with an ETA wait at the broker, not in the worker"
+        inspect = shop.app.control.inspect(limit=1, timeout=IN_TIME_S)
+        here = shop.app.send_task("shop.add", (1, 1), countdown=9)
+        wait_until(lambda: inspect.scheduled()[worker])
+        assert inspect.scheduled()[worker][0]["request"]["id"] == here.id
+        options = {"delay_min": 0}
+        with kombu.Connection(shop.app.conf.broker_url, transport_options=options) as at_broker:
+            recalled, later = (
+                shop.app.send_task("shop.add", (1, 1), countdown=each, connection=at_broker)
+                for each in (1, 2)
+            )
+            recalled.revoke()
+            assert later.get(timeout=IN_TIME_S) == 2
         assert worker.startswith("celery@")
     assert f"{recalled.id}] received" not in shop.log()
 

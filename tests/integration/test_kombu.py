@@ -148,12 +148,12 @@ def test_short_lived_queues_have_no_topic_of_their_own(connect: Connect) -> None
 def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(
     connect: Connect,
 ) -> None:
-    connection, queue = connect(delay_step=1), kombu.Queue("later")
+    connection, queue = connect(delay_min=0, delay_step=1), kombu.Queue("later")
     due = datetime.now(UTC) + timedelta(seconds=2.5)
     stays = {"id": "task-1", "eta": due.isoformat()}
     producer = connection.Producer()
     producer.publish("stays", routing_key="later", declare=[queue], headers=stays)
-    other = connect()
+    other = connect(delay_min=0)
     recalled = {"id": "task-2", "eta": due.isoformat()}
     other.Producer().publish("recalled", routing_key="later", headers=recalled)
     assert other.transport.recall("task-2") == 1

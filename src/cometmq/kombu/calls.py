@@ -79,8 +79,6 @@ class SessionCalls:
     """The part of a transport that its channels use."""
 
     session: Session
-    native_delay: bool
-    """Whether messages with an ETA wait at the broker."""
     undecided: dict[str, int]
     """Queues of which the first use decides whether they are short-lived."""
     _deliver: Any

@@ -211,7 +211,10 @@ class Channel(virtual.Channel):
         task_id = headers.get("id")
         keys = [task_id] if isinstance(task_id, str) and not any(map(str.isspace, task_id)) else []
         body = json.dumps(message, separators=(",", ":")).encode()
-        self.connection.run(link.put(topic, body, keys=keys, properties=self._properties(message)))
+        properties, delay_min = self._properties(message), link.options.delay_min
+        self.connection.run(
+            link.put(topic, body, keys=keys, properties=properties, delay_min=delay_min)
+        )
 
     def _properties(self, message: Any) -> dict[str, str]:
         """Return what the session reads, and the task's name for people."""
@@ -221,7 +224,7 @@ class Channel(virtual.Channel):
         if message["properties"].get("expires_ms"):
             found[EXPIRES] = str(message["properties"]["expires_ms"])
         eta_ms = _epoch_ms(headers.get("eta"))
-        if eta_ms is not None and self.connection.native_delay:
+        if eta_ms is not None:
             found[ETA] = str(eta_ms)
         return found
 
@@ -365,9 +368,8 @@ class Channel(virtual.Channel):
             return
         raw = json.loads(held.message.body)
         raw["properties"]["delivery_info"]["redelivered"] = True
-        properties = self._properties(raw)
-        properties.pop(ETA, None)  # it was due before
-        self.connection.run(session.requeue(held, json.dumps(raw).encode(), properties))
+        body = json.dumps(raw).encode()
+        self.connection.run(session.requeue(held, body, self._properties(raw)))
 
     def release(self, delivery_tag: Any) -> None:
         """Let the broker redeliver a message."""

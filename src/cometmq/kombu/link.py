@@ -55,6 +55,8 @@ CLOSE_S = 5.0
 RENEW_S = 3600.0
 """Interval at which old bindings are written again."""
 PRIORITY_MAX = 9
+WAITING_MAX = 1000
+"""Messages that wait for their ETA in one process; those above it wait at the broker."""
 ETA = "KOMBU_ETA_MS"
 EXPIRES = "KOMBU_EXPIRES_MS"
 
@@ -74,6 +76,8 @@ class LinkOptions:
     """Redeliveries after which a message is dead-lettered."""
     queues: int = 1
     """Queues of a topic on each broker; with one the messages stay in order."""
+    delay_min: float = 10.0
+    """Seconds; messages with a shorter delay wait for their ETA in a worker."""
     delay_step: float = 172_800.0
     """The longest delay of one timer message; a longer delay has several. At most the broker's
     ``timerMaxDelaySec``."""
@@ -242,20 +246,25 @@ class Link:
     # --- sending ------------------------------------------------------------------------------
 
     async def put(
-        self, topic: str, body: bytes, *, keys: Sequence[str], properties: dict[str, str]
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        keys: Sequence[str],
+        properties: dict[str, str],
+        delay_min: float,
     ) -> None:
-        """Store a message; one with a time waits in the broker's timer, in steps if it is far."""
-        await self.ensure_topic(topic)
-        await self._producer.send(self._message(topic, body, keys, properties))
+        """Store a message.
 
-    def _message(
-        self, topic: str, body: bytes, keys: Sequence[str], properties: dict[str, str]
-    ) -> Message:
+        With an ETA that is at least ``delay_min`` seconds away it waits in the broker's timer, in
+        steps if it is far.
+        """
+        await self.ensure_topic(topic)
         message = Message(topic=topic, body=body, keys=keys, properties=properties)
-        eta_ms = int(properties.get(ETA, 0))
-        if eta_ms > now_ms():
-            message.deliver_at = min(eta_ms, now_ms() + int(self.options.delay_step * 1000))
-        return message
+        eta_ms, now = int(properties.get(ETA, 0)), now_ms()
+        if eta_ms >= now + delay_min * 1000 and eta_ms > now:
+            message.deliver_at = min(eta_ms, now + int(self.options.delay_step * 1000))
+        await self._producer.send(message)
 
     async def publish_short(self, exchange: str, routing_key: str, message: Any) -> None:
         """Send a message to the short-lived queues of an exchange, of all processes."""

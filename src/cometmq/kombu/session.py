@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from cometmq.kombu.link import (
     ETA,
     EXPIRES,
     RETRY_S,
+    WAITING_MAX,
     Link,
     LinkOptions,
     acquire_link,
@@ -51,6 +53,8 @@ class Held:
     message: StoredMessage
     consumer: SimpleConsumer
     renewed_at: float
+    eta_ms: int = 0
+    """The time for which its reader waits, if that is later."""
 
 
 class Session:
@@ -182,28 +186,36 @@ class Session:
     def _hold(
         self, topic: str, consumer: SimpleConsumer, messages: Sequence[StoredMessage]
     ) -> list[Held]:
-        """Note received messages; those that are expired, or not due yet, are not delivered."""
+        """Note received messages; those that are expired, or due much later, are not delivered."""
         found: list[Held] = []
         now = now_ms()
         for message in messages:
-            held = Held(topic, message, consumer, time.monotonic())
+            eta_ms = int(message.properties.get(ETA, 0))
+            held = Held(topic, message, consumer, time.monotonic(), eta_ms)
             self._held[id(message)] = held
             expires_ms = int(message.properties.get(EXPIRES, 0))
-            eta_ms = int(message.properties.get(ETA, 0))
             if expires_ms and expires_ms <= now:
                 self.ack(held)
-            elif eta_ms > now + 1000:
+            elif eta_ms > now + 1000 and self._waits_at_the_broker(eta_ms, now):
                 self._tasks.spawn(self._next_step(held), "delay")
             else:
                 found.append(held)
         return found
+
+    def _waits_at_the_broker(self, eta_ms: int, now: int) -> bool:
+        """Whether a message is due too late for its reader, or its reader has too many."""
+        if eta_ms >= now + self.options.delay_min * 1000:
+            return True
+        return sum(each.eta_ms > now for each in self._held.values()) > WAITING_MAX
 
     async def _next_step(self, held: Held) -> None:
         message = held.message
         properties = {name: message.properties[name] for name in (ETA, EXPIRES)
                       if name in message.properties}  # fmt: skip
         try:
-            await self.link.put(held.topic, message.body, keys=message.keys, properties=properties)
+            await self.link.put(
+                held.topic, message.body, keys=message.keys, properties=properties, delay_min=0.0
+            )
         except BaseException as error:
             raise_unless_failure(error)
             log.warning(
@@ -250,7 +262,7 @@ class Session:
     async def requeue(self, held: Held, body: bytes, properties: dict[str, str]) -> None:
         """Store a copy, which is visible at once, and acknowledge the message."""
         keys = held.message.keys
-        await self.link.put(held.topic, body, keys=keys, properties=properties)
+        await self.link.put(held.topic, body, keys=keys, properties=properties, delay_min=math.inf)
         self.ack(held)
 
     async def _renew(self) -> None:

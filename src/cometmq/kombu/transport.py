@@ -23,7 +23,7 @@ from cometmq.model.address import host_and_port
 
 SCHEME = "cometmq"
 CONNECT_S = 5.0
-_OPTIONS = ("visibility_timeout", "delivery_limit", "queues", "delay_step")
+_OPTIONS = ("visibility_timeout", "delivery_limit", "queues", "delay_min", "delay_step")
 
 
 class Transport(SessionCalls, virtual.Transport):
@@ -35,7 +35,8 @@ class Transport(SessionCalls, virtual.Transport):
     - ``name_servers``: all name servers, ``host:port;host:port``, instead of the URL's.
     - ``visibility_timeout``: seconds until the messages of a killed process are redelivered, 60.
     - ``delivery_limit``: redeliveries after which a message is dead-lettered, 16.
-    - ``native_delay``: whether messages with an ETA wait at the broker, true.
+    - ``delay_min``: messages with an ETA that is as many seconds away, or more, wait at the broker,
+      10; ``math.inf`` has up to 1,000 wait in each worker.
     - ``delay_step``: seconds of the longest timer message, 172,800.
     - ``queues``: queues of a new topic on each broker, 1.
     - ``client``: other settings of the client, such as ``use_tls``.
@@ -59,7 +60,6 @@ class Transport(SessionCalls, virtual.Transport):
     def __init__(self, client: Any, **named: Any) -> None:
         super().__init__(client, **named)
         self.open_calls()
-        self.native_delay = bool(client.transport_options.get("native_delay", True))
 
     def driver_version(self) -> str:
         """Return CometMQ's version."""

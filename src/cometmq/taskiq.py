@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,8 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask, Sc
 from taskiq.kicker import AsyncKicker
 
 from cometmq.client import (
-    BackPressureError,
     Message,
     Producer,
-    ReceiptExpiredError,
     SimpleConsumer,
     StartFrom,
     StoredMessage,
@@ -36,14 +34,8 @@ log = logging.getLogger(__name__)
 
 TASK_NAME = "taskiq_task"
 """The property with the name of the task, for tools; the key of the message is the task's id."""
-RENEWALS = 3
-"""How often the invisible time of a running task is extended in each invisible time."""
-AT_A_TIME = 32
-"""Limit on requests that extend or release tasks and run at a time."""
 RETRY_S = 1.0
 """Pause after a failed request."""
-ACK_PAUSES_S = (0.2, 1.0, 2.0, 4.0)
-"""Pauses between the requests for one acknowledgement."""
 RECEIVE_S = 10.0
 
 
@@ -103,9 +95,11 @@ class CometBroker(AsyncBroker):
             settings=consumer,
             client=client,
             config=config,
+            renew=True,
+            settle_again=True,
         )
         self._producer: Producer | None = None
-        self._deliveries: _Deliveries | None = None
+        self._consumer: SimpleConsumer | None = None
 
     async def startup(self) -> None:
         """Start the producer, then run Taskiq's events and middlewares."""
@@ -121,10 +115,10 @@ class CometBroker(AsyncBroker):
             await super().shutdown()
         finally:
             try:
-                if self._deliveries is not None:
-                    await self._deliveries.close()
+                if self._consumer is not None:
+                    await self._consumer.close()
             finally:
-                self._deliveries = None
+                self._consumer = None
                 if self._producer is not None:
                     await self._producer.close()
                     self._producer = None
@@ -158,20 +152,36 @@ class CometBroker(AsyncBroker):
         When the generator is closed, no further task is received. Tasks that still run can be
         acknowledged until `shutdown`.
         """
-        if self._deliveries is None:
+        if self._consumer is None:
             consumer = self._new_consumer()
             await consumer.start()
-            self._deliveries = _Deliveries(consumer)
-        deliveries = self._deliveries
+            self._consumer = consumer
+        consumer = self._consumer
         try:
             while True:
-                message = await deliveries.receive()
-                ack = functools.partial(deliveries.ack, message)
-                yield AckableMessage(data=message.body, ack=ack)
+                for message in await _receive(consumer):
+                    yield AckableMessage(
+                        data=message.body, ack=functools.partial(consumer.ack, message)
+                    )
         finally:
-            if not deliveries.unsettled:
-                self._deliveries = None
-                await deliveries.close()
+            if not consumer.in_flight:
+                self._consumer = None
+                await consumer.close()
+
+
+async def _receive(consumer: SimpleConsumer) -> list[StoredMessage]:
+    """Receive one task, or none; failures are retried unless the consumer cannot go on."""
+    failed = False
+    while True:
+        try:
+            return await consumer.receive(1, RECEIVE_S)
+        except CometError as error:
+            if not consumer.healthy:
+                raise
+            if not failed:  # else it was logged
+                log.warning("cannot receive tasks, retrying error=%s", error)
+            failed = True
+            await asyncio.sleep(RETRY_S)
 
 
 class TimerScheduleSource(ScheduleSource):
@@ -226,95 +236,6 @@ class TimerScheduleSource(ScheduleSource):
             ResponseError: the task was due already, or the broker does not serve recalls.
         """
         await self._broker.running_producer().recall(self._broker.topic, schedule_id)
-
-
-class _Deliveries:
-    """Receives tasks, and extends their invisible times until they are acknowledged."""
-
-    def __init__(self, consumer: SimpleConsumer) -> None:
-        self.unsettled: dict[str, StoredMessage] = {}
-        self._consumer = consumer
-        self._renewing = asyncio.create_task(self._renew(), name="taskiq-renewal")
-        self._settled = asyncio.Event()
-
-    async def close(self) -> None:
-        """Release the unsettled tasks to other workers, and leave the group."""
-        self._renewing.cancel()
-        await asyncio.wait({self._renewing})
-        try:
-            await self._for_each_unsettled(self._release)
-        finally:
-            self.unsettled.clear()
-            await self._consumer.close()
-
-    async def receive(self) -> StoredMessage:
-        """Receive the next task; lost connections are retried, other failures are raised."""
-        failed = False
-        while True:
-            self._settled.clear()
-            try:
-                messages = await self._consumer.receive(1, RECEIVE_S)
-            except BackPressureError:
-                await self._settled.wait()
-                continue
-            except CometError as error:
-                if not self._consumer.healthy:
-                    raise
-                if not failed:  # else it was logged
-                    log.warning("cannot receive tasks, retrying error=%s", error)
-                failed = True
-                await asyncio.sleep(RETRY_S)
-                continue
-            failed = False
-            if messages:
-                self.unsettled[messages[0].message_id] = messages[0]
-                return messages[0]
-
-    async def ack(self, message: StoredMessage) -> None:
-        """Acknowledge a task. Failed requests are repeated; after an error it may run again."""
-        try:
-            for pause in ACK_PAUSES_S:
-                try:
-                    return await self._consumer.ack(message)
-                except ReceiptExpiredError:
-                    raise
-                except CometError:
-                    await asyncio.sleep(pause)
-            await self._consumer.ack(message)
-        finally:
-            self._forget(message)
-
-    def _forget(self, message: StoredMessage) -> None:
-        if self.unsettled.get(message.message_id) is message:  # else it was redelivered here
-            del self.unsettled[message.message_id]
-        self._settled.set()
-
-    async def _renew(self) -> None:
-        invisible_s = self._consumer.settings.invisible_ms / 1000
-        while True:
-            await asyncio.sleep(invisible_s / RENEWALS)
-            await self._for_each_unsettled(self._extend)
-
-    async def _extend(self, message: StoredMessage) -> None:
-        try:
-            await self._consumer.extend(message, self._consumer.settings.invisible_ms / 1000)
-        except ReceiptExpiredError as error:
-            if self.unsettled.get(message.message_id) is message:
-                self._forget(message)
-                log.warning("a task is redelivered while it runs here error=%s", error)
-        except CometError as error:  # the next renewal is before the invisible time is over
-            log.warning("cannot extend an invisible time, retrying error=%s", error)
-
-    async def _release(self, message: StoredMessage) -> None:
-        try:
-            await self._consumer.nack(message, 0.0)
-        except CometError as error:
-            log.info("a task is redelivered after its invisible time error=%s", error)
-
-    async def _for_each_unsettled(self, act: Callable[[StoredMessage], Awaitable[None]]) -> None:
-        messages = list(self.unsettled.values())
-        for begin in range(0, len(messages), AT_A_TIME):
-            await asyncio.gather(*map(act, messages[begin : begin + AT_A_TIME]))
 
 
 def _utc(time: datetime | None) -> datetime | None:

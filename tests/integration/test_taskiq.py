@@ -27,7 +27,7 @@ from taskiq.receiver import Receiver
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import ConfigError, InvalidMessageError, ResponseError
 from cometmq.taskiq import CometBroker, TimerScheduleSource
-from support.checks.waiting import WAIT_S, wait_until
+from support.checks.waiting import WAIT_S, until, wait_until
 from support.processes.server import Standalone, standalone
 
 SETTINGS = {"recallMessageEnable": True}
@@ -115,7 +115,7 @@ async def test_tools_find_a_task_by_its_id_and_name(broker: CometBroker) -> None
     await named.kicker().with_task_id("task 7").kiq()
     listening = broker.listen()
     received = await next_of(listening)
-    (message,) = broker._deliveries.unsettled.values()
+    [message] = broker._consumer._deliveries.all()
 
     assert list(message.keys) == ["task", "7"]
     assert message.properties["taskiq_task"] == "named"
@@ -172,11 +172,7 @@ async def test_a_task_that_fails_is_acknowledged(broker: CometBroker) -> None:
 
 
 async def until_settled(broker: CometBroker) -> None:
-    deliveries = broker._deliveries
-    while deliveries.unsettled:
-        deliveries._settled.clear()
-        if deliveries.unsettled:
-            await deliveries._settled.wait()
+    await until(lambda: not broker._consumer.in_flight)
 
 
 async def test_a_retry_middleware_sends_a_task_again(broker: CometBroker) -> None:
@@ -260,7 +256,7 @@ async def test_a_worker_receives_no_more_tasks_than_it_has_slots(broker: CometBr
         nonlocal running, most
         running += 1
         most = max(most, running)
-        done.put_nowait(len(broker._deliveries.unsettled))
+        done.put_nowait(broker._consumer.in_flight)
         await release.wait()
         running -= 1
 
@@ -269,7 +265,7 @@ async def test_a_worker_receives_no_more_tasks_than_it_has_slots(broker: CometBr
     async with working(broker, tasks=2):
         await got(done)
         await got(done)
-        assert len(broker._deliveries.unsettled) <= 2
+        assert broker._consumer.in_flight <= 2
         release.set()
         for _ in range(4):
             assert await got(done) <= 2
@@ -290,9 +286,9 @@ async def test_a_stopping_worker_ends_its_task_and_acknowledges_it(
         await ending.kiq()
         async with asyncio.TaskGroup() as group, working(broker):
             await asyncio.wait_for(begun.wait(), WAIT_S)
-            deliveries = broker._deliveries
+            consumer = broker._consumer
             group.create_task(released_when_closed(release))
-        assert not deliveries.unsettled
+        assert not consumer.in_flight
     async with started(new()) as other:
         listening = other.listen()
         with pytest.raises(TimeoutError):

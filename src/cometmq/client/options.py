@@ -191,6 +191,8 @@ class SimpleOnlyOptions(TypedDict, total=False):
     hold_ms: int | timedelta
     ack_ms: int | timedelta
     retry_ms: int | timedelta
+    renew: bool
+    settle_again: bool
 
 
 class SimpleOptions(SimpleOnlyOptions, ConnectionOptions, total=False):

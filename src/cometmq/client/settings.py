@@ -662,6 +662,15 @@ class SimpleSettings(Checked):
     retry_ms: int = setting(1_000, unit="ms", low=1)
     """Pause of a broker after a failed request."""
 
+    renew: bool = setting(False)
+    """Whether the invisible time of a received message starts again, long before it is over, until
+    the message is settled: for handlers that may take long. Settle each message then, or the
+    consumer keeps it until it closes."""
+
+    settle_again: bool = setting(False)
+    """Whether an ack, nack or dead letter that a retry may cure is tried again, after ``retry_ms``,
+    for as long as the invisible time is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings(Checked):

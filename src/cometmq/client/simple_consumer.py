@@ -6,6 +6,7 @@ Source: SimpleConsumer of RocketMQ's gRPC clients, over the remoting requests of
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
@@ -19,22 +20,29 @@ from cometmq.client._consuming.handler_calls import ConsumeHookCalls
 from cometmq.client._consuming.retries import DeadLetterRule, DeadLetters, Retries, pop_delay_s
 from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
-from cometmq.client.errors import SendFailedError
+from cometmq.client._supervision import is_transient
+from cometmq.client.errors import ClientClosedError, ReceiptExpiredError, SendFailedError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
 from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.arguments import checks_arguments
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies.heartbeat import ConsumeType
+from cometmq.remoting.slices import batched
 from cometmq.remoting.tasks import shielded
+from cometmq.system.failure_log import FailureLog
 
 MESSAGES_MAX = 32
 """Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
 INVISIBLE_S_MAX = 43_200.0
+RENEW_CHECK_S = 0.25
+"""Interval at which `SimpleConsumer` looks for invisible times to renew; the shortest is 1 s."""
+
+log = logging.getLogger(__name__)
 
 
 @checks_arguments(unchecked=("ack", "nack", "dead_letter", "extend"))
@@ -61,9 +69,10 @@ class SimpleConsumer(SubscribingConsumer):
         options: single settings of either kind, by name. They override all others.
 
     Delivery is at least once: what is not acknowledged within its invisible time is redelivered
-    within a few seconds after it. `StoredMessage.reconsume_times` counts the redeliveries; a
-    message with more than ``retries_max`` of them is dead-lettered. Any number of tasks may call
-    any method at once.
+    within a few seconds after it. With ``renew=True`` this time starts again until the message is
+    settled, or the process ends. `StoredMessage.reconsume_times` counts the redeliveries; a message
+    with more than ``retries_max`` of them is dead-lettered. Any number of tasks may call any method
+    at once.
 
     Raises:
         ConfigError: a setting is invalid.
@@ -130,6 +139,12 @@ class SimpleConsumer(SubscribingConsumer):
             timeout=self._settings.ack_ms / 1000,
         )
         self._give_up = retries.give_up
+        self._renewing = FailureLog(
+            log,
+            fails="cannot renew invisible times, retrying",
+            works="invisible times are renewed again",
+            name="topic",
+        )
         self._deliveries = Deliveries(self._settings)
         self._receiver = Receiver(
             self._instance,
@@ -173,6 +188,8 @@ class SimpleConsumer(SubscribingConsumer):
         for topic, each in self._subscriptions.announced().items():
             await self._prepare(topic, each)
         self._check.start(self._tasks)
+        if self._settings.renew:
+            self._tasks.repeat(RENEW_CHECK_S, self._renew, "renew")
 
     async def _until_assigned(self) -> None:
         await self._receiver.ready()
@@ -184,16 +201,25 @@ class SimpleConsumer(SubscribingConsumer):
         """Leave the group. Further calls only wait for the end.
 
         Calls of `receive` that wait raise `ClientClosedError`. Received messages that are not
-        settled are redelivered when their invisible time is over. Cancelling stops the waiting, not
-        the closing.
+        settled are redelivered when their invisible time is over; with ``renew``, at once.
+        Cancelling stops the waiting, not the closing.
         """
         await super().close()
 
     async def _close(self) -> None:
         try:
+            if self._settings.renew:
+                await self._release_all()
             await self._receiver.stop()
         finally:
             await self._release()
+
+    async def _release_all(self) -> None:
+        """Let brokers redeliver what nobody settles any more; not reached ones do it later."""
+        for some in batched(self._deliveries.all(), MESSAGES_MAX):
+            changes = [self._change(message, 0, is_settled=True) for message in some]
+            if any(await asyncio.gather(*changes, return_exceptions=True)):
+                return
 
     async def _prepare(self, topic: str, filter: Filter) -> None:
         for queue in self._receiver.queues_of(topic):
@@ -283,7 +309,8 @@ class SimpleConsumer(SubscribingConsumer):
         self._check_running()
         _check_received("nack", message)
         later = pop_delay_s(message.reconsume_times) if delay is None else delay
-        await self._change(message, _invisible_ms("delay", later, least_s=0.0), is_settled=True)
+        later_ms = _invisible_ms("delay", later, least_s=0.0)
+        await self._settle(lambda: self._change(message, later_ms, is_settled=True), message)
 
     async def dead_letter(self, message: StoredMessage, error: BaseException | None = None) -> None:
         """Dead-letter a message, as one is after too many redeliveries.
@@ -355,7 +382,41 @@ class SimpleConsumer(SubscribingConsumer):
             await self._requests.ack(delivery.topic, delivery.handle)
             self._deliveries.remove(message)
 
-        await self._with_receipt(message, ack)
+        await self._settle(lambda: self._with_receipt(message, ack), message)
+
+    async def _settle(
+        self, act: Callable[[], Coroutine[Any, Any, None]], message: StoredMessage
+    ) -> None:
+        """Settle a message; with ``settle_again`` more than once, if a retry may help."""
+        until = time.monotonic() + self._deliveries.of(message).handle.invisible_ms / 1000
+        while True:
+            try:
+                return await act()
+            except CometError as error:
+                is_lost = isinstance(error, ReceiptExpiredError | ClientClosedError)
+                is_again = self._settings.settle_again and is_transient(error) and not is_lost
+                if not is_again or time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(self._settings.retry_ms / 1000)
+
+    async def _renew(self) -> None:
+        """Extend all that is due; after a failure only once the broker had a pause."""
+        for some in batched(self._deliveries.to_renew(), MESSAGES_MAX):
+            if not all(await asyncio.gather(*map(self._renew_one, some))):
+                await asyncio.sleep(self._settings.retry_ms / 1000)
+                return
+
+    async def _renew_one(self, message: StoredMessage) -> bool:
+        try:
+            invisible_ms = self._deliveries.of(message).handle.invisible_ms
+            await self._change(message, invisible_ms, is_settled=False)
+        except ReceiptExpiredError:  # whoever settles it is told
+            return True
+        except CometError as error:
+            self._renewing.failed(message.topic, error)
+            return False
+        self._renewing.succeeded(message.topic)
+        return True
 
     async def _with_receipt(
         self, message: StoredMessage, use: Callable[[Delivery], Coroutine[Any, Any, None]]

@@ -201,10 +201,91 @@ async def test_a_message_is_settled_once(shop: Shop) -> None:
     assert [ack.offset for ack in shop.acks] == [0, 1]
 
 
+def test_messages_are_renewed_from_a_third_of_their_invisible_time_on_until_it_is_over() -> None:
+    deliveries, now = Deliveries(SimpleSettings()), time.monotonic()
+    messages = [stored(offset) for offset in range(4)]
+    for message, left_s in zip(messages, (29, 21, 19, -1), strict=True):
+        receipt = ReceiptHandle.parse(f"0 1 30000 3 0 a 0 {message.queue_offset}")
+        deliveries.add(Delivery(message, "t", receipt, now + left_s))
+
+    assert deliveries.to_renew() == [messages[2]]
+
+
+async def test_invisible_times_are_renewed_until_the_message_is_settled(shop: Shop) -> None:
+    await shop.put(b"1", b"2")
+    async with consumer_of(shop, invisible=1.0, renew=True) as consumer:
+        slow, quick = await consumer.receive()
+        await consumer.ack(quick)
+        while len(shop.changes) < 3:
+            await shop.moved.wait()
+            shop.moved.clear()
+        await consumer.ack(slow)
+        assert consumer.in_flight == 0
+
+    assert {(change.offset, change.invisible_time) for change in shop.changes} == {(0, 1_000)}
+    assert shop.acks[-1].extra_info.startswith("0 1700000000003 1000"), "the last receipt counts"
+
+
+async def test_what_is_renewed_and_not_settled_is_released_when_the_consumer_closes(
+    shop: Shop,
+) -> None:
+    await shop.put(*(b"%d" % number for number in range(40)))
+    async with consumer_of(shop, renew=True) as consumer:
+        first = await consumer.receive(32)
+        rest = await consumer.receive(32)
+        await consumer.ack(first[0])
+
+    released = [(change.offset, change.invisible_time) for change in shop.changes]
+    assert sorted(released) == [(offset, 0) for offset in range(1, 40)]
+    assert len(rest) == 8
+
+
+async def test_a_refused_renewal_is_tried_again_after_a_pause(shop: Shop) -> None:
+    refused: list[Request] = []
+
+    def refuse_once(request: Request) -> Any:
+        shop.handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = shop._change
+        refused.append(request)
+        return Response(ResponseCode.SYSTEM_BUSY, "busy")
+
+    shop.handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = refuse_once
+    await shop.put(b"1")
+    async with consumer_of(shop, invisible=2.0, renew=True, retry_ms=10) as consumer:
+        [message] = await consumer.receive()
+        while not shop.changes:
+            await shop.moved.wait()
+            shop.moved.clear()
+        await consumer.ack(message)
+
+    assert len(refused) == 1
+
+
+async def test_an_acknowledgement_is_tried_again_if_a_retry_may_cure_it(shop: Shop) -> None:
+    def refuse_once(code: int) -> Any:
+        def refuse(request: Request) -> Any:
+            shop.handlers[RequestCode.ACK_MESSAGE] = shop._ack
+            return Response(code, "no")
+
+        return refuse
+
+    await shop.put(b"1", b"2")
+    async with consumer_of(shop, settle_again=True, retry_ms=10) as consumer:
+        one, two = await consumer.receive()
+        shop.handlers[RequestCode.ACK_MESSAGE] = refuse_once(ResponseCode.SYSTEM_BUSY)
+        await consumer.ack(one)
+        with pytest.raises(ReceiptExpiredError):
+            await consumer.ack(one)
+        shop.handlers[RequestCode.ACK_MESSAGE] = refuse_once(ResponseCode.NO_PERMISSION)
+        with pytest.raises(ResponseError):
+            await consumer.ack(two)
+
+    assert [ack.offset for ack in shop.acks] == [0]
+
+
 def test_a_receipt_is_refused_when_its_invisible_time_is_over() -> None:
     deliveries, message = Deliveries(SimpleSettings(in_flight_max=10)), stored(0)
     handle = ReceiptHandle.parse("0 1 2000 3 0 a 0 0")
-    deliveries.add(message, Delivery("t", handle, time.monotonic() - 1))
+    deliveries.add(Delivery(message, "t", handle, time.monotonic() - 1))
 
     with pytest.raises(ReceiptExpiredError, match="invisible time of 2 s is over"):
         deliveries.of(message)
@@ -214,7 +295,7 @@ def test_expired_messages_make_room_and_others_do_not() -> None:
     deliveries, now = Deliveries(SimpleSettings(in_flight_max=3)), time.monotonic()
     for offset, until in ((0, now - 1), (1, now + 100)):
         handle = ReceiptHandle.parse(f"0 1 2000 3 0 a 0 {offset}")
-        deliveries.add(stored(offset), Delivery("t", handle, until))
+        deliveries.add(Delivery(stored(offset), "t", handle, until))
 
     assert deliveries.reserve(16) == 2
     with pytest.raises(BackPressureError, match="3 received messages"):

@@ -209,6 +209,7 @@ def _first_offsets(messages: Sequence[StoredMessage]) -> dict[int, int]:
 class Delivery:
     """One received message that is not settled: no ack and no nack."""
 
+    message: StoredMessage
     topic: str
     """The topic that it was sent to, as brokers know it."""
     handle: ReceiptHandle
@@ -263,10 +264,10 @@ class Deliveries:
         """Release room that `reserve` reserved."""
         self._reserved -= count
 
-    def add(self, message: StoredMessage, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> None:
         """Note a message that is given to the application."""
-        message.properties[names.POP_CK] = delivery.handle.text
-        self._known[message.topic, delivery.handle.text] = delivery
+        delivery.message.properties[names.POP_CK] = delivery.handle.text
+        self._known[_key(delivery.message)] = delivery
 
     def of(self, message: StoredMessage) -> Delivery:
         """Return the delivery of a message.
@@ -293,6 +294,16 @@ class Deliveries:
     def remove(self, message: StoredMessage) -> None:
         """Forget a message."""
         self._known.pop(_key(message), None)
+
+    def all(self) -> list[StoredMessage]:
+        """Return the messages."""
+        return [each.message for each in self._known.values()]
+
+    def to_renew(self) -> list[StoredMessage]:
+        """Return the messages of whose invisible time a third is over, and not all of it."""
+        now = time.monotonic()
+        left = ((each, each.expires_at - now) for each in self._known.values())
+        return [each.message for each, s in left if 0 < s <= each.handle.invisible_ms / 1500]
 
 
 def _key(message: StoredMessage) -> tuple[str, str]:

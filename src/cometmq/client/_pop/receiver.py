@@ -349,7 +349,7 @@ class Receiver:
         self._instance.namespace.unwrap_topics([message])
         # The broker counts from a moment between the request and the response.
         until = began + handle.invisible_ms / 1000
-        self._deliveries.add(message, Delivery(topic, handle, until))
+        self._deliveries.add(Delivery(message, topic, handle, until))
         return message
 
     async def _dispose(

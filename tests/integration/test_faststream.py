@@ -67,7 +67,7 @@ def topic() -> str:
 
 
 def new_broker(cluster: ThreadedCluster, **options: Any) -> RocketBroker:
-    return RocketBroker(cluster.name_servers, group="shop", logger=None, **options)
+    return RocketBroker(cluster, group="shop", logger=None, **options)
 
 
 async def soon(awaitable: Any) -> Any:
@@ -332,8 +332,10 @@ async def test_a_delayed_message_arrives_unless_it_is_recalled(
 
     await broker.start()
     recalled = await broker.publish("recalled", topic, delay=2)
+    stored = await broker.publish("recalled", topic, delay=2)
     await broker.publish("kept", topic, delay=2)
     await broker.recall(recalled)
+    await broker.recall(stored.recall_handle or "", topic)
     assert await soon(seen.get()) == "kept"
     assert seen.empty()
 
@@ -345,7 +347,8 @@ async def test_a_message_follows_its_local_transaction(
     placed: set[str] = set()
 
     @broker.subscriber(topic, group=topic)
-    async def bill(order: Order) -> None:
+    async def bill(order: Order, message: RocketMessageContext) -> None:
+        assert message.keys == [order.id]
         seen.put_nowait(order.id)
 
     @broker.transaction(topic, group=f"{topic}-shop")
@@ -363,11 +366,11 @@ async def test_a_message_follows_its_local_transaction(
         return order.id in placed
 
     await broker.start()
-    assert (await place(Order(id="yes"))).state is LocalState.COMMIT
+    assert (await place(Order(id="yes"), keys=["yes"])).state is LocalState.COMMIT
     assert await soon(seen.get()) == "yes"
-    assert (await place(Order(id="no"))).state is LocalState.ROLLBACK
+    assert (await place(Order(id="no"), keys=["no"])).state is LocalState.ROLLBACK
     with pytest.raises(ConnectionError):
-        await place(Order(id="lost"))
+        await place(Order(id="lost"), keys=["lost"])
     assert await soon(seen.get()) == "lost"  # by the check
     assert seen.empty()
 

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from faststream._internal.basic_types import LoggerProto
     from faststream.security import BaseSecurity
 
+    from cometmq.client._connection.name_servers import HasNameServers
     from cometmq.client.options import ConnectionOptions
 
+EMBEDDED = "127.0.0.1"
+"""The address in documents of a broker whose port is known only when it is open."""
 PING_S = 5.0
 GRACEFUL_S = 15.0
 
@@ -81,7 +84,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
     """Connects FastStream's handlers with the brokers of a cluster.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        name_servers: ``host:port;host:port``, a sequence of addresses, or an `embedded.Broker`,
+            which is to be open when the broker connects.
         group: the prefix of consumer groups that subscribers do not give; name it after the
             application.
         security: ``SASLPlaintext(access_key, secret_key)`` for access control, ``BaseSecurity`` for
@@ -101,7 +105,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "127.0.0.1:9876",
+        name_servers: str | Sequence[str] | HasNameServers = "127.0.0.1:9876",
         *,
         group: str = "faststream",
         security: BaseSecurity | None = None,
@@ -111,7 +115,11 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         routers: Iterable[RocketRegistrator] = (),
         **options: Unpack[BrokerOptions],
     ) -> None:
-        addresses = name_servers.split(";") if isinstance(name_servers, str) else [*name_servers]
+        addresses = [EMBEDDED]
+        if isinstance(name_servers, str | Sequence):
+            addresses = (
+                name_servers.split(";") if isinstance(name_servers, str) else [*name_servers]
+            )
         urls = options.get("specification_url") or [f"rocketmq://{each}" for each in addresses]
         parser, decoder = options.get("parser"), options.get("decoder")
         self._transactions: list[Transaction] = []
@@ -283,11 +291,12 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         reply: RocketMessage = await self._basic_request(cmd, producer=self.config.producer)
         return reply
 
-    async def recall(self, receipt: SendReceipt) -> str:
+    async def recall(self, receipt: SendReceipt | str, topic: str = "") -> str:
         """Recall a delayed message before it is due.
 
         Args:
-            receipt: that of its `publish`.
+            receipt: that of its `publish`, or its ``recall_handle``, which a database can keep.
+            topic: the topic of the message; needed with a handle only.
 
         Returns:
             The id of the message.
@@ -295,7 +304,9 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         Raises:
             ResponseError: it was due already, or the broker does not serve recalls.
         """
-        return await self.config.broker_config.producer.recall(receipt)
+        if not isinstance(receipt, str):
+            topic, receipt = receipt.queue.topic, receipt.recall_handle or ""
+        return await self.config.broker_config.producer.recall(topic, receipt)
 
     def transaction(
         self, topic: str, *, group: str, **options: Unpack[PublishOptions]

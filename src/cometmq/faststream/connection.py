@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faststream.exceptions import IncorrectState
 from faststream.security import BaseSecurity, SASLPlaintext
@@ -14,6 +14,9 @@ from cometmq.client import AdminClient, ClientInstance, CometError, Producer, Re
 from cometmq.client.settings import ClientSettings, resolve_settings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cometmq.client._connection.name_servers import HasNameServers
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ class Connection:
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | HasNameServers,
         *,
         security: BaseSecurity | None,
         client: dict[str, Any],

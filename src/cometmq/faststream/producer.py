@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 
 from cometmq.client import (
-    LocalState,
     Message,
     ReplyTimeoutError,
     SendReceipt,
@@ -35,19 +34,6 @@ if TYPE_CHECKING:
 
 REQUEST_S = 0.5
 """The time for a request, as in FastStream's other brokers."""
-
-
-class RunsTransactions(Protocol):
-    """What a `Transaction` does for a producer."""
-
-    async def send(self, message: Message, timeout: float | None) -> TransactionReceipt:
-        """Store a half message, and run the transaction."""
-
-    def prepare(self) -> None:
-        """Resolve the dependencies of its functions."""
-
-    async def state_of(self, message: StoredMessage | Message, *, is_check: bool) -> LocalState:
-        """Call one of its functions."""
 
 
 class RocketProducer(ProducerProto[RocketPublishCommand]):
@@ -80,10 +66,12 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         self._serializer = serializer
         self.codec = codec or DefaultCodec()
 
-    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt | None:
-        """Send one message, or a reply."""
+    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt | TransactionReceipt | None:
+        """Send one message, a reply, or a message whose transaction runs in between."""
         producer = connected(self._connection).producer
         message = await self.message_of(cmd)
+        if cmd.transaction is not None:
+            return await cmd.transaction.send(message, cmd.timeout)
         if cmd.request is not None:
             body, properties = message.body, message.properties
             return await producer.reply(cmd.request, body, properties=properties)
@@ -112,16 +100,9 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         except ReplyTimeoutError as late:
             raise TimeoutError(str(late)) from late
 
-    async def recall(self, receipt: SendReceipt) -> str:
+    async def recall(self, topic: str, handle: str) -> str:
         """Recall a delayed message; return its id."""
-        producer = connected(self._connection).producer
-        return await producer.recall(receipt.queue.topic, receipt.recall_handle or "")
-
-    async def send_in_transaction(
-        self, transaction: RunsTransactions, cmd: RocketPublishCommand, timeout: float | None
-    ) -> TransactionReceipt:
-        """Send a message whose transaction runs in between."""
-        return await transaction.send(await self.message_of(cmd), timeout)
+        return await connected(self._connection).producer.recall(topic, handle)
 
     async def messages_of(self, cmd: RocketPublishCommand) -> list[Message]:
         """Return the messages that a command of a batch describes."""

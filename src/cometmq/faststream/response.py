@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
 if TYPE_CHECKING:
-    from cometmq.client import StoredMessage
+    from cometmq.client import LocalState, Message, StoredMessage, TransactionReceipt
     from cometmq.faststream.options import SendOptions
 
 
@@ -49,6 +49,19 @@ class RocketResponse(Response):
         return self.options.get("key")
 
 
+class RunsTransactions(Protocol):
+    """What a `Transaction` does for a producer."""
+
+    async def send(self, message: Message, timeout: float | None) -> TransactionReceipt:
+        """Store a half message, and run the transaction."""
+
+    def prepare(self) -> None:
+        """Resolve the dependencies of its functions."""
+
+    async def state_of(self, message: StoredMessage | Message, *, is_check: bool) -> LocalState:
+        """Call one of its functions."""
+
+
 class RocketPublishCommand(BatchPublishCommand):
     """One or several messages to publish."""
 
@@ -75,10 +88,12 @@ class RocketPublishCommand(BatchPublishCommand):
             _publish_type=_publish_type,
         )
         self.timeout = timeout
-        """Seconds for a request."""
+        """Seconds for a request, or for the half message of a transaction."""
         self.options: SendOptions = options or {}
         self.request: StoredMessage | None = None
         """The request of RocketMQ's kind that this replies to."""
+        self.transaction: RunsTransactions | None = None
+        """The transaction that decides whether this is delivered."""
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketPublishCommand:

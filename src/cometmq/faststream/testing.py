@@ -25,7 +25,7 @@ from cometmq.client import (
 )
 from cometmq.faststream.broker import RocketBroker
 from cometmq.faststream.message import Parser, as_stored
-from cometmq.faststream.producer import REQUEST_S, RocketProducer, RunsTransactions
+from cometmq.faststream.producer import REQUEST_S, RocketProducer
 from cometmq.faststream.publisher import Publisher
 from cometmq.faststream.response import RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
@@ -162,32 +162,25 @@ class FakeProducer(RocketProducer):
     def __bool__(self) -> bool:
         return True
 
-    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt:
-        """Deliver a message, or hold it."""
+    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt | TransactionReceipt:
+        """Deliver a message, hold it, or deliver it if its transaction commits."""
         message = await self.message_of(cmd)
+        if (transaction := cmd.transaction) is not None:
+            transaction.prepare()
+            state = await transaction.state_of(message, is_check=False)
+            if state is LocalState.COMMIT:
+                await self._tester._deliver(message)
+            return TransactionReceipt(_receipt(message), state)
         handle = self._tester._hold(message)
         if handle is None:
             await self._tester._deliver(message)
         return _receipt(message, handle)
 
-    async def recall(self, receipt: SendReceipt) -> str:
+    async def recall(self, topic: str, handle: str) -> str:
         """Drop a message that is held."""
-        if not self._tester._drop(receipt.recall_handle):
-            raise CometError(
-                f"message {receipt.message_id} is not held: it was due, or had no delay"
-            )
-        return receipt.message_id
-
-    async def send_in_transaction(
-        self, transaction: RunsTransactions, cmd: RocketPublishCommand, timeout: float | None
-    ) -> TransactionReceipt:
-        """Run a transaction, and deliver its message if it commits."""
-        message = await self.message_of(cmd)
-        transaction.prepare()
-        state = await transaction.state_of(message, is_check=False)
-        if state is LocalState.COMMIT:
-            await self._tester._deliver(message)
-        return TransactionReceipt(_receipt(message), state)
+        if not self._tester._drop(handle):
+            raise CometError(f"message {handle or topic} is not held: it was due, or had no delay")
+        return handle
 
     async def publish_batch(self, cmd: RocketPublishCommand) -> SendReceipt | None:
         """Deliver messages to batch subscribers at once, to others one by one."""
@@ -227,5 +220,5 @@ def selects(subscriber: Subscriber, message: StoredMessage) -> bool:
 
 def _receipt(message: Message, handle: str | None = None) -> SendReceipt:
     queue = MessageQueue(message.topic, "test", 0)
-    made = as_stored(message).offset_message_id
+    made = handle or as_stored(message).offset_message_id
     return SendReceipt(SendStatus.SEND_OK, made, made, queue, QueueOffset(0), recall_handle=handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from faststream._internal.broker import BrokerUsecase
 from faststream.exceptions import SetupError
@@ -107,12 +107,18 @@ class Transaction:
         if producer is not None:
             await producer.close()
 
-    async def __call__(self, payload: Any, timeout: float | None = None) -> TransactionReceipt:
+    async def __call__(
+        self,
+        payload: Any,
+        timeout: float | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> TransactionReceipt:
         """Store the message, run the function, and tell the broker its result.
 
         Args:
             payload: the body of the message, and the first argument of the functions.
             timeout: seconds for storing the message; None for the client's setting.
+            options: of this message, such as ``keys``; they replace those of the decorator.
 
         Returns:
             The receipt of the message and the state: if it is UNKNOWN, the broker checks it later.
@@ -122,9 +128,13 @@ class Transaction:
                 succeeded.
         """
         ids = self._broker.config.id_generator
-        cmd = command_of(PublishType.PUBLISH, (payload,), self.topic, self._options, ids)
-        producer = self._broker.config.broker_config.producer
-        return await producer.send_in_transaction(self, cmd, timeout)
+        chosen: PublishOptions = {**self._options, **options}
+        cmd = command_of(PublishType.PUBLISH, (payload,), self.topic, chosen, ids, timeout=timeout)
+        cmd.transaction = self
+        receipt: TransactionReceipt = await self._broker._basic_publish(
+            cmd, producer=self._broker.config.broker_config.producer
+        )
+        return receipt
 
     async def send(self, message: Message, timeout: float | None) -> TransactionReceipt:
         """Store a half message, and run the transaction."""

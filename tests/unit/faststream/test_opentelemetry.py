@@ -32,13 +32,20 @@ async def test_spans_and_metrics_name_the_topic() -> None:
     @broker.subscriber("many", batch=True)
     async def many(bodies: list[Any]) -> None: ...
 
+    @broker.transaction("placed", group="shop")
+    async def place(body: str) -> None: ...
+
+    place.check(place)
+
     async with TestRocketBroker(broker) as br:
         await br.publish("a", "orders")
+        await place("a", keys=["1"])
         await br.publish_batch("a", "b", topic="many")
     by_name = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
     assert by_name["orders publish"]["messaging.system"] == "rocketmq"
     assert by_name["orders process"]["messaging.destination_publish.name"] == "orders"
     assert by_name["many process"]["messaging.batch.message_count"] == 2
+    assert by_name["placed publish"]["messaging.destination.name"] == "placed"
     text = generate_latest(registry).decode()
     labels = 'broker="rocketmq",handler="orders"'
     assert f"faststream_received_messages_total{{{'app_name='}" in text

@@ -118,6 +118,8 @@ async def test_delayed_messages_are_held_until_time_passes_or_they_are_recalled(
         remind.mock.assert_called_once_with("in a minute")
         with pytest.raises(CometError, match="is not held"):
             await br.recall(receipt)
+        kept = await br.publish("never", "reminders", delay=1)
+        assert await br.recall(kept.recall_handle or "", "reminders") == kept.message_id
         assert await tester.advance(timedelta(minutes=4)) == 1
         assert tester.delayed == []
 

@@ -103,6 +103,26 @@ async def test_more_members_than_queues_share_the_messages(
 
 
 @pops
+async def test_messages_that_are_acknowledged_together_are_not_redelivered(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    """From several queues, and one of them extended before."""
+    await send(producer, topic, 40)
+    async with SimpleConsumer(
+        name_servers, invisible=2.0, **from_the_first(group, topic)
+    ) as consumer:
+        await consumer.ready()
+        found = [*await receive(consumer, 20), *await receive(consumer, 20)]
+        await consumer.extend(found[3], 2.0)
+        *acknowledged, left = found
+        await consumer.ack(*acknowledged)
+        [again] = await receive(consumer)
+        assert again.body == left.body
+        await consumer.ack(again)
+        assert await consumer.receive(wait=1.0) == []
+
+
+@pops
 async def test_a_receive_that_waits_returns_when_a_message_is_sent(
     name_servers: str, instance: ClientInstance, producer: Producer, topic: str, group: str
 ) -> None:

@@ -6,8 +6,10 @@ Source: SimpleConsumer of RocketMQ's gRPC clients, over the remoting requests of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -27,11 +29,12 @@ from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
 from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.arguments import checks_arguments
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies.heartbeat import ConsumeType
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.slices import batched
 from cometmq.remoting.tasks import shielded
 from cometmq.system.failure_log import FailureLog
@@ -41,6 +44,8 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 RENEW_CHECK_S = 0.25
 """Interval at which `SimpleConsumer` looks for invisible times to renew; the shortest is 1 s."""
+
+_NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +151,8 @@ class SimpleConsumer(SubscribingConsumer):
             name="topic",
         )
         self._deliveries = Deliveries(self._settings)
+        self._single_acks: set[str] = set()
+        """Brokers that know no acknowledgement of several messages, as before RocketMQ 5.1.3."""
         self._receiver = Receiver(
             self._instance,
             self._requests,
@@ -276,8 +283,8 @@ class SimpleConsumer(SubscribingConsumer):
     async def ack(self, *messages: StoredMessage) -> None:
         """Acknowledge received messages: they are not redelivered.
 
-        Each message is tried. If several fail, the first error is raised, with a note. Cancelling
-        stops the waiting, not the request.
+        Messages of one broker are acknowledged by one request. Each message is tried. If several
+        fail, the first error is raised, with a note. Cancelling stops the waiting, not the request.
 
         Raises:
             ClientClosedError: the consumer is not started, or was closed.
@@ -368,14 +375,52 @@ class SimpleConsumer(SubscribingConsumer):
 
     async def _ack_all(self, messages: Sequence[StoredMessage]) -> None:
         errors: list[BaseException] = []
-        for begin in range(0, len(messages), MESSAGES_MAX):
-            acks = [self._ack(message) for message in messages[begin : begin + MESSAGES_MAX]]
-            ended = await asyncio.gather(*acks, return_exceptions=True)
+        for some in batched(messages, MESSAGES_MAX):
+            left = await self._ack_together(some) if len(some) > 1 else some
+            ended = await asyncio.gather(*map(self._ack, left), return_exceptions=True)
             errors += [error for error in ended if error is not None]
         if errors:
             if len(errors) > 1:
                 errors[0].add_note(f"{len(errors)} of {len(messages)} messages failed")
             raise errors[0]
+
+    async def _ack_together(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+        """Acknowledge messages by one request for each broker; return those that it did not.
+
+        What fails is left to single requests, which say why, and may be tried again.
+        """
+        of_brokers: dict[tuple[str, str], dict[Delivery, None]] = defaultdict(dict)
+        for message in messages:
+            with contextlib.suppress(ReceiptExpiredError):
+                delivery = self._deliveries.of(message)
+                broker = delivery.topic, delivery.handle.broker_name
+                if broker[1] not in self._single_acks and not delivery.lock.locked():
+                    of_brokers[broker][delivery] = None
+        async with contextlib.AsyncExitStack() as locks:
+            joined: list[tuple[str, list[Delivery]]] = []
+            for (topic, _), deliveries in of_brokers.items():
+                if len(deliveries) > 1:
+                    for each in deliveries:
+                        await locks.enter_async_context(each.lock)
+                    joined.append((topic, [each for each in deliveries if each.handle.may_join()]))
+            acks = [self._ack_joined(topic, deliveries) for topic, deliveries in joined]
+            done = {id(each.message) for found in await asyncio.gather(*acks) for each in found}
+        return [message for message in messages if id(message) not in done]
+
+    async def _ack_joined(self, topic: str, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the deliveries that are acknowledged: all or none."""
+        handles = [each.handle for each in deliveries]
+        if not handles:
+            return ()
+        try:
+            await self._requests.ack_together(topic, handles)
+        except CometError as error:
+            if isinstance(error, ResponseError) and error.code == _NOT_SUPPORTED:
+                self._single_acks.add(handles[0].broker_name)
+            return ()
+        for each in deliveries:
+            self._deliveries.remove(each.message)
+        return deliveries
 
     async def _ack(self, message: StoredMessage) -> None:
         async def ack(delivery: Delivery) -> None:

@@ -23,6 +23,7 @@ from cometmq.client import (
 from cometmq.client._pop.calls import Deliveries, Delivery, ReceiptHandle
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
 from support.brokers.pop_broker import Shop
@@ -69,6 +70,36 @@ async def test_a_message_is_received_and_acknowledged_by_its_receipt(shop: Shop)
     asked = shop.real_pops[0]
     assert (asked.queue_id, asked.max_msg_nums, asked.invisible_time) == (-1, 16, 20_000)
     assert (asked.poll_time, asked.init_mode, asked.exp) == (0, 1, "*")
+
+
+async def test_messages_of_a_broker_are_acknowledged_together_and_singly_if_that_fails(
+    shop: Shop,
+) -> None:
+    requests: list[BatchAckMessageRequestBody] = []
+    refusals = [Response(ResponseCode.SYSTEM_ERROR, "for now")]
+
+    def ack(request: Request) -> Response:
+        requests.append(BatchAckMessageRequestBody.decode(request.body))
+        return refusals.pop() if refusals else Response()
+
+    shop.handlers[RequestCode.BATCH_ACK_MESSAGE] = ack
+    await shop.put(b"1", b"2", b"3", b"4", b"5", b"6")
+    async with consumer_of(shop, invisible=timedelta(seconds=20)) as consumer:
+        first = await consumer.receive(2, 0)
+        await consumer.ack(*first)
+        assert [each.offset for each in shop.acks] == [0, 1], "refused together"
+        one, two, extended, alone = await consumer.receive(4, 0)
+        await consumer.extend(extended, 20)
+        await consumer.ack(alone)
+        with pytest.raises(ReceiptExpiredError):
+            await consumer.ack(one, two, extended, alone)
+        assert consumer.in_flight == 0
+
+    assert [each.offset for each in shop.acks] == [0, 1, 5]
+    assert [
+        (each.start_offset, each.pop_time, int.from_bytes(each.bit_set, "little"))
+        for each in requests[1].acks
+    ] == [(2, 1_700_000_000_000, 0b11), (4, 1_700_000_000_001, 0b1)]
 
 
 async def test_messages_beyond_those_asked_for_go_to_the_next_receive(shop: Shop) -> None:

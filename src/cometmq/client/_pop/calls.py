@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.pop import (
     AckMessageRequest,
@@ -40,6 +42,8 @@ from cometmq.remoting.tasks import raise_unless_failure
 log = logging.getLogger(__name__)
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+TOGETHER_MAX = 4_096
+"""Offsets from the start of a pop within which messages are acknowledged by one request."""
 _PARTS_MIN = 7
 
 
@@ -134,6 +138,10 @@ class ReceiptHandle:
             pop_time_ms=response.pop_time,
             invisible_ms=response.invisible_time,
         )
+
+    def may_join(self) -> bool:
+        """Whether it can be acknowledged together with others."""
+        return 0 <= self.offset - int(self.text.partition(" ")[0]) < TOGETHER_MAX
 
     def expires_ms(self) -> int:
         """Return the time when others see the message again, by the broker's clock."""
@@ -437,6 +445,38 @@ class PopRequests:
         )
         address, code = await self._master(topic, handle.broker_name), RequestCode.ACK_MESSAGE
         await self._instance.brokers.call(address, code, header, timeout=self._timeout)
+
+    async def ack_together(self, topic: str, handles: Sequence[ReceiptHandle]) -> None:
+        """Acknowledge deliveries of one broker with one request; see `ack`.
+
+        Raises:
+            CometError: the broker did not confirm it, or is too old.
+        """
+        bits: dict[tuple[str, ...], int] = defaultdict(int)
+        for handle in handles:
+            start, pop_time, invisible, revive, kind, _, queue_id, _ = handle.text.split(" ")
+            popped = kind, start, queue_id, revive, pop_time, invisible
+            bits[popped] |= 1 << (handle.offset - int(start))
+        body = BatchAckMessageRequestBody(
+            broker_name=handles[0].broker_name,
+            acks=[
+                BatchAck(
+                    consumer_group=self._group,
+                    topic=topic,
+                    retry=popped[0],
+                    start_offset=int(popped[1]),
+                    queue_id=int(popped[2]),
+                    revive_queue_id=int(popped[3]),
+                    pop_time=int(popped[4]),
+                    invisible_time=int(popped[5]),
+                    bit_set=set_bits.to_bytes(set_bits.bit_length() // 8 + 1, "little"),
+                )
+                for popped, set_bits in bits.items()
+            ],
+        )
+        address, code = await self._master(topic, body.broker_name), RequestCode.BATCH_ACK_MESSAGE
+        encoded = body.encode()
+        await self._instance.brokers.call(address, code, body=encoded, timeout=self._timeout)
 
     async def change_invisible_time(
         self, topic: str, handle: ReceiptHandle, invisible_ms: int

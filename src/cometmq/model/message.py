@@ -6,6 +6,7 @@ Source: Message and MessageExt, RocketMQ 5.3.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 import msgspec
 
@@ -13,6 +14,7 @@ from cometmq.model import property_names as names
 from cometmq.model.missing_attributes import Missing
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 
 
@@ -107,6 +109,38 @@ class StoredMessage:
     """The broker's id: its address and the record's physical offset."""
     broker_name: str = ""
     """The broker that the consumer pulled from."""
+
+    @classmethod
+    def of(cls, message: Message) -> "StoredMessage":
+        """Return a message as a broker stores it, for a test that calls a handler itself.
+
+        Example: ``await bill(StoredMessage.of(Message("orders", b"42", tags="paid")))``
+        """
+        properties, time_ms = dict(message.properties), now_ms()
+        if message.tags:
+            properties[names.TAGS] = message.tags
+        given = [message.keys] if isinstance(message.keys, str) else message.keys
+        if keys := names.KEY_SEPARATOR.join(given):
+            properties[names.KEYS] = keys
+        return cls(
+            topic=message.topic,
+            body=message.body,
+            properties=properties,
+            queue_id=0,
+            queue_offset=QueueOffset(0),
+            log_offset=LogOffset(0),
+            flag=message.flag,
+            sys_flag=0,
+            born_time_ms=time_ms,
+            born_host="127.0.0.1:0",
+            store_time_ms=time_ms,
+            store_host="127.0.0.1:0",
+            reconsume_times=0,
+            prepared_offset=0,
+            body_crc=0,
+            size_bytes=len(message.body),
+            offset_message_id=uuid4().hex.upper(),
+        )
 
     @property
     def tags(self) -> str | None:

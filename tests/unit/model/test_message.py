@@ -74,6 +74,18 @@ def test_each_message_has_its_own_properties() -> None:
     assert repr(second).startswith("Message(topic='t', body=b'x', tags='paid'")
 
 
+@pytest.mark.parametrize("keys", [["a", "b"], "a b"])
+def test_a_handler_can_be_called_with_a_message_that_no_broker_stored(keys: Any) -> None:
+    sent = Message("orders", b"42", "paid", keys, properties={"a": "b"})
+    message = StoredMessage.of(sent)
+
+    assert (message.topic, message.body, message.tags) == ("orders", b"42", "paid")
+    assert (message.keys, message.properties["a"]) == (["a", "b"], "b")
+    assert message.message_id != StoredMessage.of(sent).message_id
+    assert sent.properties == {"a": "b"}
+    assert StoredMessage.of(Message("orders", b"42")).properties == {}
+
+
 def test_a_stored_message_answers_from_its_properties() -> None:
     message = stored(
         properties={

@@ -4,12 +4,11 @@ FastStream brings the decorators, dependency injection, AsyncAPI and the command
 adds what is RocketMQ's: groups, tags, order, delays, timers, transactions, retries, dead letters.
 It is the only one that knows FastStream's internals, which change with its releases.
 
-    broker        `RocketBroker`: connection, publish, request, recall, transactions
-    registrator   what brokers and routers have: `subscriber` and `publisher`; router their routes
-    subscriber    consumes for the handlers; settlement what became of a message
-    publisher     publishes for the decorators; producer sends, also replies
-    options       the arguments of all of them, once
-    testing       `TestRocketBroker`, without a server
+    broker       `RocketBroker` and `RocketRouter`
+    subscriber   consumes for the handlers; message what they get, and what became of it
+    publisher    publishes for the decorators; producer sends, also replies
+    options      the arguments of all of them, once
+    testing      `TestRocketBroker`, without a server
 
 Source: the brokers of FastStream 0.7.8.
 """
@@ -17,11 +16,10 @@ Source: the brokers of FastStream 0.7.8.
 from cometmq.faststream.annotations import RocketBroker as RocketBrokerContext
 from cometmq.faststream.annotations import RocketMessage as RocketMessageContext
 from cometmq.faststream.asyncapi import RocketAsyncAPI
-from cometmq.faststream.broker import RocketBroker
+from cometmq.faststream.broker import RocketBroker, RocketPublisher, RocketRoute, RocketRouter
 from cometmq.faststream.message import RocketMessage, UndecodableError
-from cometmq.faststream.response import RocketPublishCommand, RocketResponse
+from cometmq.faststream.producer import RocketPublishCommand, RocketResponse
 from cometmq.faststream.retries import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, Retry
-from cometmq.faststream.router import RocketPublisher, RocketRoute, RocketRouter
 from cometmq.faststream.testing import TestRocketBroker
 from cometmq.faststream.transactions import Transaction
 

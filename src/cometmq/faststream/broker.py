@@ -1,4 +1,4 @@
-"""The broker of an application."""
+"""The broker of an application, and the routers that it includes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Concatenate, Unpack
 
 from fast_depends import dependency_provider
+from fast_depends.dependencies import Dependant
+from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
 from faststream._internal.configs import UnderlyingDriverAnnotation
 from faststream._internal.constants import EMPTY
 from faststream._internal.context import Context
@@ -17,64 +21,175 @@ from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.types import BrokerMiddleware
 from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
+from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec
 
 from cometmq.client import SendReceipt
-from cometmq.faststream.config import RocketBrokerConfig
-from cometmq.faststream.connection import Connection
+from cometmq.client.options import ConnectionOptions
+from cometmq.faststream.connection import Connection, NameServers
 from cometmq.faststream.message import RocketMessage
-from cometmq.faststream.options import BrokerOptions, PublishOptions
-from cometmq.faststream.producer import RocketProducer
-from cometmq.faststream.publisher import command_of
-from cometmq.faststream.registrator import RocketRegistrator
+from cometmq.faststream.options import (
+    BrokerOptions,
+    PublisherOptions,
+    PublishOptions,
+    RegistratorOptions,
+    SubscriberOptions,
+)
+from cometmq.faststream.producer import RocketBrokerConfig, RocketPublishCommand
+from cometmq.faststream.publisher import Publisher
 from cometmq.faststream.subscriber import Subscriber
-from cometmq.faststream.transactions import Transaction
-
-if TYPE_CHECKING:
-    from faststream._internal.basic_types import LoggerProto
-    from faststream.security import BaseSecurity
-
-    from cometmq.client._connection.name_servers import HasNameServers
-    from cometmq.client.options import ConnectionOptions
+from cometmq.faststream.transactions import Payload, Transaction
 
 EMBEDDED = "127.0.0.1"
 """The address in documents of a broker whose port is known only when it is open."""
 PING_S = 5.0
 GRACEFUL_S = 15.0
+TOPIC_CHARS = 24
+"""Characters of a topic or group in a line of the log; longer ones shift the columns."""
+
+
+class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
+    """Registers subscribers and publishers, for a broker or a router."""
+
+    def subscriber(  # type: ignore[override]
+        self, topic: str, **options: Unpack[SubscriberOptions]
+    ) -> Subscriber:
+        """Subscribe handlers to a topic; the result is their decorator.
+
+        Args:
+            topic: the topic, without the prefixes of routers.
+            options: see `SubscriberOptions`.
+
+        Raises:
+            SetupError: options exclude each other.
+        """
+        outer: Any = self.config
+        made = Subscriber(outer, topic, options)
+        super().subscriber(made, persistent=options.get("persistent", True))
+        return made.add_call(
+            parser_=options.get("parser") or self._parser,
+            decoder_=options.get("decoder") or self._decoder,
+            codec_=options.get("codec"),
+            dependencies_=options.get("dependencies", ()),
+        )
+
+    def publisher(  # type: ignore[override]
+        self, topic: str, **options: Unpack[PublisherOptions]
+    ) -> Publisher:
+        """Return a publisher to a topic: a decorator that sends what a handler returns.
+
+        Args:
+            topic: the topic, without the prefixes of routers.
+            options: see `PublisherOptions`.
+        """
+        outer: Any = self.config
+        made = Publisher(outer, topic, options)
+        super().publisher(made, persistent=options.get("persistent", True))
+        return made
+
+    def include_router(
+        self,
+        router: Registrator[Any, Any],
+        *,
+        prefix: str = "",
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
+        include_in_schema: bool | None = None,
+    ) -> None:
+        """Include the subscribers and publishers of a router."""
+        if not isinstance(router, RocketRegistrator):
+            raise TypeError(
+                f"include_router got a {type(router).__name__}, expected a RocketRouter"
+            )
+        super().include_router(
+            router,
+            prefix=prefix,
+            dependencies=dependencies,
+            middlewares=middlewares,
+            include_in_schema=include_in_schema,
+        )
+
+
+class RocketPublisher(ArgsContainer):
+    """A publisher of a `RocketRoute`; arguments as for `RocketBroker.publisher`."""
+
+    def __init__(self, topic: str, **options: Unpack[PublisherOptions]) -> None:
+        super().__init__(topic, **options)
+
+
+class RocketRoute(SubscriberRoute):
+    """A handler of a router; arguments as for `RocketBroker.subscriber`."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        topic: str,
+        *,
+        publishers: Iterable[RocketPublisher] = (),
+        **options: Unpack[SubscriberOptions],
+    ) -> None:
+        super().__init__(call, topic, publishers=publishers, **options)
+
+
+class RocketRouter(RocketRegistrator, BrokerRouter[Any, RocketBrokerConfig]):
+    """Subscribers and publishers whose topics have a prefix.
+
+    Args:
+        prefix: before each topic; letters, digits, ``-``, ``_``, ``%`` and ``|``.
+        handlers: routes instead of decorators.
+        routers: further routers that it includes.
+        include_in_schema: whether the AsyncAPI document has them.
+        options: for all its subscribers; see `RegistratorOptions`.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[RocketRoute] = (),
+        *,
+        routers: Iterable[RocketRegistrator] = (),
+        include_in_schema: bool | None = None,
+        **options: Unpack[RegistratorOptions],
+    ) -> None:
+        config = RocketBrokerConfig(
+            prefix=prefix, include_in_schema=include_in_schema, **_shared(options)
+        )
+        super().__init__(handlers=handlers, config=config, routers=routers)
+
+
+def _shared(options: RegistratorOptions) -> dict[str, Any]:
+    """Return what brokers and routers set for their subscribers, under FastStream's names."""
+    return {
+        "ack_policy": options.get("ack_policy", EMPTY),
+        "broker_dependencies": options.get("dependencies", ()),
+        "broker_middlewares": options.get("middlewares", ()),
+        "broker_parser": options.get("parser"),
+        "broker_decoder": options.get("decoder"),
+    }
 
 
 class LoggerStorage(DefaultLoggerStorage):
     """Makes the logger of a broker: its lines have topic, group and message id."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._level = logging.INFO
-        self._widths = {"topic": 5, "group": 5}
-
-    def set_level(self, level: int) -> None:
-        """Set the level of the logger."""
-        self._level = level
-
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Make room for the names of a subscriber."""
-        for name, width in self._widths.items():
-            self._widths[name] = max(width, len(params.get(name, "")))
+        """Do nothing: the columns have a fixed width."""
 
     def get_logger(self, *, context: ContextRepo) -> LoggerProto:
         """Return the logger."""
         found = self._get_logger_ref()
         if found is None:
-            columns = "".join(f"%({name})-{width}s | " for name, width in self._widths.items())
+            columns = f"%(topic)-{TOPIC_CHARS}s | %(group)-{TOPIC_CHARS}s | %(message_id)-10s"
             found = get_broker_logger(
                 name="rocketmq",
-                default_context=dict.fromkeys(self._widths, ""),
+                default_context={"topic": "", "group": ""},
                 message_id_ln=10,
-                fmt=f"%(asctime)s %(levelname)-8s - {columns}%(message_id)-10s - %(message)s",
+                fmt=f"%(asctime)s %(levelname)-8s - {columns} - %(message)s",
                 context=context,
-                log_level=self._level,
+                log_level=self.logger_log_level,
             )
             self._logger_ref.add(found)
         return found
@@ -105,7 +220,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] | HasNameServers = "127.0.0.1:9876",
+        name_servers: NameServers = "127.0.0.1:9876",
         *,
         group: str = "faststream",
         security: BaseSecurity | None = None,
@@ -115,52 +230,45 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         routers: Iterable[RocketRegistrator] = (),
         **options: Unpack[BrokerOptions],
     ) -> None:
-        addresses = [EMBEDDED]
-        if isinstance(name_servers, str | Sequence):
-            addresses = (
-                name_servers.split(";") if isinstance(name_servers, str) else [*name_servers]
-            )
+        given = name_servers.split(";") if isinstance(name_servers, str) else name_servers
+        addresses = given if isinstance(given, Sequence) else [EMBEDDED]
         urls = options.get("specification_url") or [f"rocketmq://{each}" for each in addresses]
-        parser, decoder = options.get("parser"), options.get("decoder")
-        self._transactions: list[Transaction] = []
+        self._transactions: list[Transaction[Any]] = []
+        config = RocketBrokerConfig(
+            group=group,
+            broker_codec=options.get("codec"),
+            logger=make_logger_state(
+                logger=options.get("logger", EMPTY),
+                log_level=options.get("log_level", logging.INFO),
+                default_storage_cls=LoggerStorage,
+            ),
+            fd_config=FastDependsConfig(
+                use_fastdepends=options.get("apply_types", True),
+                serializer=options.get("serializer", EMPTY),
+                provider=options.get("provider") or dependency_provider,
+                context=options.get("context") or ContextRepo(),
+            ),
+            graceful_timeout=options.get("graceful_timeout", GRACEFUL_S),
+            id_generator=options.get("id_generator", gen_cor_id),
+            extra_context={"broker": self},
+            default_driver_annotations={
+                RocketBroker: _hint(RocketBroker, "broker"),
+                RocketMessage: _hint(RocketMessage, "message"),
+            },
+            **_shared(options),
+        )
+        specification = BrokerSpec(
+            description=options.get("description"),
+            url=[urls] if isinstance(urls, str) else [*urls],
+            protocol=options.get("protocol") or "rocketmq",
+            protocol_version=options.get("protocol_version") or "5",
+            tags=options.get("tags", ()),
+            security=security,
+        )
         super().__init__(
             routers=routers,
-            config=RocketBrokerConfig(
-                group=group,
-                producer=RocketProducer(parser=parser, decoder=decoder),
-                broker_middlewares=options.get("middlewares", ()),
-                broker_parser=parser,
-                broker_decoder=decoder,
-                broker_codec=options.get("codec"),
-                logger=make_logger_state(
-                    logger=options.get("logger", EMPTY),
-                    log_level=options.get("log_level", logging.INFO),
-                    default_storage_cls=LoggerStorage,
-                ),
-                fd_config=FastDependsConfig(
-                    use_fastdepends=options.get("apply_types", True),
-                    serializer=options.get("serializer", EMPTY),
-                    provider=options.get("provider") or dependency_provider,
-                    context=options.get("context") or ContextRepo(),
-                ),
-                broker_dependencies=options.get("dependencies", ()),
-                graceful_timeout=options.get("graceful_timeout", GRACEFUL_S),
-                ack_policy=options.get("ack_policy", EMPTY),
-                id_generator=options.get("id_generator", gen_cor_id),
-                extra_context={"broker": self},
-                default_driver_annotations={
-                    RocketBroker: _hint(RocketBroker, "broker"),
-                    RocketMessage: _hint(RocketMessage, "message"),
-                },
-            ),
-            specification=BrokerSpec(
-                description=options.get("description"),
-                url=[urls] if isinstance(urls, str) else [*urls],
-                protocol=options.get("protocol") or "rocketmq",
-                protocol_version=options.get("protocol_version") or "5",
-                tags=options.get("tags", ()),
-                security=security,
-            ),
+            config=config,
+            specification=specification,
             name_servers=name_servers,
             security=security,
             client=client or {},
@@ -174,27 +282,25 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         self._number_subscribers()
         connection = Connection(**self._connection_kwargs)
         await connection.start()
-        config = self.config.broker_config
-        config.connection = connection
-        config.producer.connect(connection, config.fd_config._serializer, config.broker_codec)
+        self.config.broker_config.connection = connection
         return connection
 
     async def start(self) -> None:
         """Connect, and begin to consume.
 
         Raises:
-            SetupError: two subscribers are in one group.
+            SetupError: two subscribers are in one group, or a transaction has no check.
         """
         await self.connect()
         self._number_subscribers()
         groups = Counter(sub.group for sub in self._own_subscribers() if sub.calls)
-        twice = [group for group, count in groups.items() if count > 1]
-        if twice:
-            raise SetupError(
-                f"several subscribers are in the group {twice[0]}: a group has one set of"
-                " subscriptions; give each a group of its own, or one subscriber several handlers"
-                " with filter="
-            )
+        for group, count in groups.items():
+            if count > 1:
+                raise SetupError(
+                    f"several subscribers are in the group {group}: a group has one set of"
+                    " subscriptions; give each a group of its own, or one subscriber several"
+                    " handlers with filter="
+                )
         for transaction in self._transactions:
             await transaction.start()
         await super().start()
@@ -223,9 +329,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             for transaction in self._transactions:
                 await transaction.stop()
             connection, self._connection = self._connection, None
-            config = self.config.broker_config
-            config.connection = None
-            config.producer.connect(None, None, None)
+            self.config.broker_config.connection = None
             if connection is not None:
                 await connection.close()
 
@@ -250,8 +354,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         Returns:
             The receipt; with a delay it has a recall handle.
         """
-        ids = self.config.id_generator
-        cmd = command_of(PublishType.PUBLISH, (message,), topic, options, ids)
+        cmd = self._command(PublishType.PUBLISH, (message,), topic, options)
         receipt: SendReceipt = await self._basic_publish(cmd, producer=self.config.producer)
         return receipt
 
@@ -259,12 +362,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         self, *messages: Any, topic: str = "", **options: Unpack[PublishOptions]
     ) -> SendReceipt | None:
         """Publish messages of one topic, all of them or none; without a delay, 4 MiB at most."""
-        ids = self.config.id_generator
-        cmd = command_of(PublishType.PUBLISH, messages, topic, options, ids)
-        receipt: SendReceipt | None = await self._basic_publish_batch(
-            cmd, producer=self.config.producer
-        )
-        return receipt
+        cmd = self._command(PublishType.PUBLISH, messages, topic, options)
+        return await self._basic_publish_batch(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def request(  # type: ignore[override]
         self,
@@ -286,10 +385,19 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         Raises:
             TimeoutError: there is no reply in time; the request may still be handled.
         """
-        ids = self.config.id_generator
-        cmd = command_of(PublishType.REQUEST, (message,), topic, options, ids, timeout=timeout)
-        reply: RocketMessage = await self._basic_request(cmd, producer=self.config.producer)
-        return reply
+        cmd = self._command(PublishType.REQUEST, (message,), topic, options, timeout)
+        return await self._basic_request(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
+
+    def _command(
+        self,
+        publish_type: PublishType,
+        messages: tuple[Any, ...],
+        topic: str,
+        options: PublishOptions,
+        timeout: float | None = None,
+    ) -> RocketPublishCommand:
+        config = self.config.broker_config
+        return RocketPublishCommand.of(publish_type, messages, topic, options, config, timeout)
 
     async def recall(self, receipt: SendReceipt | str, topic: str = "") -> str:
         """Recall a delayed message before it is due.
@@ -306,11 +414,11 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         """
         if not isinstance(receipt, str):
             topic, receipt = receipt.queue.topic, receipt.recall_handle or ""
-        return await self.config.broker_config.producer.recall(topic, receipt)
+        return await self.config.broker_config.producer.client.recall(topic, receipt)
 
     def transaction(
         self, topic: str, *, group: str, **options: Unpack[PublishOptions]
-    ) -> Callable[[Callable[..., Any]], Transaction]:
+    ) -> Callable[[Callable[Concatenate[Payload, ...], Any]], Transaction[Payload]]:
         """Decorate the function that runs a local transaction; see `Transaction`.
 
         Args:
@@ -319,8 +427,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             options: see `PublishOptions`; a message of a transaction has no delay and no key.
         """
 
-        def decorate(execute: Callable[..., Any]) -> Transaction:
-            made: Transaction = Transaction(self, topic, group, options, execute)
+        def decorate(execute: Callable[Concatenate[Payload, ...], Any]) -> Transaction[Payload]:
+            made: Transaction[Payload] = Transaction(self, topic, group, options, execute)
             self._transactions.append(made)
             return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from faststream.exceptions import IncorrectState
 from faststream.security import BaseSecurity, SASLPlaintext
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cometmq.client._connection.name_servers import HasNameServers
 
 logger = logging.getLogger(__name__)
+
+NameServers: TypeAlias = "str | Sequence[str] | HasNameServers"
 
 
 class Connection:
@@ -34,7 +36,7 @@ class Connection:
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] | HasNameServers,
+        name_servers: NameServers,
         *,
         security: BaseSecurity | None,
         client: dict[str, Any],

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from faststream._internal.constants import EMPTY
+from faststream.message import StreamMessage
 from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider
 from faststream.prometheus.middleware import PrometheusMiddleware
 
 from cometmq.faststream.message import messages_of
-from cometmq.faststream.response import RocketPublishCommand
-
-if TYPE_CHECKING:
-    from faststream.message import StreamMessage
-    from prometheus_client import CollectorRegistry
+from cometmq.faststream.producer import RocketPublishCommand
 
 
 class SettingsProvider(MetricsSettingsProvider[Any, RocketPublishCommand]):
@@ -36,23 +32,8 @@ class SettingsProvider(MetricsSettingsProvider[Any, RocketPublishCommand]):
         return cmd.destination
 
 
-class RocketPrometheusMiddleware(PrometheusMiddleware[Any, RocketPublishCommand]):
-    """Counts what a broker consumes and publishes; arguments as for FastStream's."""
-
-    def __init__(
-        self,
-        *,
-        registry: CollectorRegistry,
-        app_name: str = EMPTY,
-        metrics_prefix: str = "faststream",
-        received_messages_size_buckets: Sequence[float] | None = None,
-        custom_labels: dict[str, str | Callable[[Any], str]] | None = None,
-    ) -> None:
-        super().__init__(
-            settings_provider_factory=lambda _: SettingsProvider(),
-            registry=registry,
-            app_name=app_name,
-            metrics_prefix=metrics_prefix,
-            received_messages_size_buckets=received_messages_size_buckets,
-            custom_labels=custom_labels,
-        )
+RocketPrometheusMiddleware = partial(
+    PrometheusMiddleware[Any, RocketPublishCommand],
+    settings_provider_factory=lambda _: SettingsProvider(),
+)
+"""Counts what a broker consumes and publishes; arguments as for FastStream's."""

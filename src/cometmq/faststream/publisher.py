@@ -3,58 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from typing import Any, TypeVar, Unpack
 
+from faststream._internal.configs import PublisherSpecificationConfig, PublisherUsecaseConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
+from faststream._internal.types import PublisherMiddleware
 from faststream.response.publish_type import PublishType
+from faststream.response.response import PublishCommand
 from faststream.specification.asyncapi.utils import resolve_payloads
-from faststream.specification.schema import Message, Operation, PublisherSpec
+from faststream.specification.schema import Message, Operation, PublisherSpec, SubscriberSpec
 
 from cometmq.client import SendReceipt, StoredMessage
-from cometmq.faststream.config import (
-    RocketBrokerConfig,
-    RocketPublisherConfig,
-    RocketPublisherSpecificationConfig,
-)
-from cometmq.faststream.options import SEND_NAMES, PublishOptions, SendOptions
-from cometmq.faststream.response import RocketPublishCommand
+from cometmq.faststream.message import RocketMessage
+from cometmq.faststream.options import PublisherOptions, PublishOptions
+from cometmq.faststream.producer import RocketBrokerConfig, RocketProducer, RocketPublishCommand
 from cometmq.model.topic import check_topic_name
 
-if TYPE_CHECKING:
-    from faststream._internal.producer import ProducerProto
-    from faststream._internal.types import PublisherMiddleware
-    from faststream.response.response import PublishCommand
-
-    from cometmq.faststream.message import RocketMessage
+_Spec = TypeVar("_Spec", PublisherSpec, SubscriberSpec)
 
 
-def command_of(
-    publish_type: PublishType,
-    messages: tuple[Any, ...],
-    topic: str,
-    options: PublishOptions,
-    id_generator: Any,
-    *,
-    timeout: float | None = None,
-) -> RocketPublishCommand:
-    """Return the command of a publish."""
-    sending: SendOptions = {name: options[name] for name in SEND_NAMES & options.keys()}  # type: ignore[literal-required,assignment]
-    return RocketPublishCommand(
-        *(messages or (None,)),
-        topic=topic,
-        headers=options.get("headers"),
-        correlation_id=options.get("correlation_id") or id_generator(),
-        reply_to=options.get("reply_to", ""),
-        timeout=timeout,
-        options=sending,
-        _publish_type=publish_type,
-    )
+@dataclass(kw_only=True)
+class TopicConfig(PublisherSpecificationConfig):
+    """A subscriber or a publisher in the AsyncAPI document."""
+
+    topic: str
+
+    @classmethod
+    def of(cls, topic: str, options: Any) -> TopicConfig:
+        """Return what options say."""
+        return cls(
+            topic=topic,
+            title_=options.get("title"),
+            description_=options.get("description"),
+            schema_=options.get("schema"),
+            include_in_schema=options.get("include_in_schema", True),
+        )
 
 
-class RocketPublisherSpecification(
-    PublisherSpecification[RocketBrokerConfig, RocketPublisherSpecificationConfig]
-):
+def channel(
+    kind: type[_Spec], name: str, topic: str, description: str | None, payload: Any
+) -> dict[str, _Spec]:
+    """Return the channel of a subscriber or publisher."""
+    message = Message(title=f"{name}:Message", payload=payload)
+    operation = Operation(message=message, bindings=None)
+    found = kind(address=topic, description=description, operation=operation, bindings=None)
+    return {name: found}
+
+
+class RocketPublisherSpecification(PublisherSpecification[RocketBrokerConfig, TopicConfig]):
     """A publisher in the AsyncAPI document."""
 
     @property
@@ -69,36 +67,25 @@ class RocketPublisherSpecification(
 
     def get_schema(self) -> dict[str, PublisherSpec]:
         """Return its channel."""
-        payloads = self.get_payloads()
-        message = Message(
-            title=f"{self.name}:Message", payload=resolve_payloads(payloads, "Publisher")
-        )
-        return {
-            self.name: PublisherSpec(
-                address=self.topic,
-                description=self.config.description_,
-                operation=Operation(message=message, bindings=None),
-                bindings=None,
-            )
-        }
+        payload = resolve_payloads(self.get_payloads(), "Publisher")
+        return channel(PublisherSpec, self.name, self.topic, self.config.description_, payload)
 
 
 class Publisher(PublisherUsecase):
     """Publishes to one topic."""
 
+    specification: RocketPublisherSpecification  # type: ignore[assignment]
     _outer_config: RocketBrokerConfig
 
-    def __init__(
-        self, config: RocketPublisherConfig, specification: RocketPublisherSpecification
-    ) -> None:
-        super().__init__(config, specification)  # type: ignore[arg-type]
-        self._topic = config.topic
-        self.options = config.options
+    def __init__(self, outer: RocketBrokerConfig, topic: str, options: PublisherOptions) -> None:
+        described = RocketPublisherSpecification(outer, TopicConfig.of(topic, options))
+        super().__init__(PublisherUsecaseConfig(_outer_config=outer), described)  # type: ignore[arg-type]
+        self.options = options
 
     @property
     def topic(self) -> str:
         """The topic, with the prefixes of routers."""
-        return f"{self._outer_config.prefix}{self._topic}"
+        return self.specification.topic
 
     async def start(self) -> None:
         """Check the topic."""
@@ -109,13 +96,9 @@ class Publisher(PublisherUsecase):
         self, message: Any, topic: str = "", **options: Unpack[PublishOptions]
     ) -> SendReceipt | None:
         """Publish one message, or with ``batch`` a sequence of them; see `RocketBroker.publish`."""
-        is_batch = self.options.get("batch", False)
-        cmd = self._command(PublishType.PUBLISH, message, topic, options, batch=is_batch)
-        publish = self._basic_publish_batch if is_batch else self._basic_publish
-        receipt: SendReceipt | None = await publish(
-            cmd, producer=self._outer_config.producer, _extra_middlewares=()
-        )
-        return receipt
+        messages = tuple(message) if self.options.get("batch") else (message,)
+        cmd = self._command(PublishType.PUBLISH, messages, topic, options)
+        return await self._send(cmd, ())
 
     async def request(
         self,
@@ -126,48 +109,47 @@ class Publisher(PublisherUsecase):
         **options: Unpack[PublishOptions],
     ) -> RocketMessage:
         """Send a request, and wait for the reply; see `RocketBroker.request`."""
-        cmd = self._command(PublishType.REQUEST, message, topic, options, timeout=timeout)
+        cmd = self._command(PublishType.REQUEST, (message,), topic, options, timeout)
         reply: RocketMessage = await self._basic_request(cmd, producer=self._outer_config.producer)
         return reply
 
     def _command(
         self,
         publish_type: PublishType,
-        message: Any,
+        messages: tuple[Any, ...],
         topic: str,
         options: PublishOptions,
-        *,
-        batch: bool = False,
         timeout: float | None = None,
     ) -> RocketPublishCommand:
         merged: Any = {**self.options, **options}
-        merged["headers"] = {
-            **(self.options.get("headers") or {}),
-            **(options.get("headers") or {}),
-        }
-        messages = tuple(message) if batch else (message,)
-        ids = self._outer_config.id_generator
-        return command_of(publish_type, messages, topic or self.topic, merged, ids, timeout=timeout)
+        merged["headers"] = (self.options.get("headers") or {}) | (options.get("headers") or {})
+        config: Any = self._outer_config
+        return RocketPublishCommand.of(
+            publish_type, messages, topic or self.topic, merged, config, timeout
+        )
 
     async def _publish(
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
         """Publish what a handler returned."""
-        is_batch = self.options.get("batch", False)
-        sent = RocketPublishCommand.from_cmd(cmd, batch=is_batch)
-        if is_batch and sent is cmd:  # a RocketResponse of several messages
-            sent.batch_bodies = (
-                tuple(sent.body) if isinstance(sent.body, list | tuple) else sent.batch_bodies
-            )
+        options: Any = self.options
+        sent = RocketPublishCommand.from_cmd(cmd, batch=options.get("batch", False))
         sent.destination = self.topic
-        sent.add_headers(self.options.get("headers") or {}, override=False)
-        sent.reply_to = sent.reply_to or self.options.get("reply_to", "")
-        own: Any = {name: self.options.get(name) for name in SEND_NAMES & self.options.keys()}
-        sent.options = own | sent.options
+        sent.add_headers(options.get("headers") or {}, override=False)
+        sent.reply_to = sent.reply_to or options.get("reply_to", "")
+        sent.options = options | sent.options
+        await self._send(sent, _extra_middlewares)
+
+    async def _send(
+        self, cmd: RocketPublishCommand, middlewares: Iterable[PublisherMiddleware]
+    ) -> SendReceipt | None:
+        is_batch = self.options.get("batch", False)
         publish = self._basic_publish_batch if is_batch else self._basic_publish
-        await publish(
-            sent, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
+        producer = self._outer_config.producer
+        receipt: SendReceipt | None = await publish(
+            cmd, producer=producer, _extra_middlewares=middlewares
         )
+        return receipt
 
 
 class ReplyPublisher(FakePublisher):
@@ -180,7 +162,7 @@ class ReplyPublisher(FakePublisher):
     """
 
     def __init__(
-        self, producer: ProducerProto[Any], *, topic: str = "", request: StoredMessage | None = None
+        self, producer: RocketProducer, topic: str, request: StoredMessage | None = None
     ) -> None:
         super().__init__(producer=producer)
         self._topic = topic

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -16,10 +17,8 @@ class Retry(Protocol):
         Args:
             attempt: how often it was delivered so far, at least 1.
         """
-        ...
 
 
-@dataclass(frozen=True, slots=True)
 class NoRetry:
     """A failed message is a dead letter at once."""
 
@@ -28,56 +27,51 @@ class NoRetry:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantRetry:
-    """The same delay before each attempt."""
+@dataclass(frozen=True)
+class _LimitedRetry:
+    """Ends after a number of deliveries."""
 
     delay: float
-    """Seconds."""
-    attempts_max: int = 16
+    """Seconds before the second delivery."""
+    attempts_max: int = field(default=16, kw_only=True)
     """Deliveries in all; the last failure makes it a dead letter."""
 
     def delay_s(self, attempt: int) -> float | None:
         """Return the delay, or None after the last attempt."""
-        return None if attempt >= self.attempts_max else self.delay
+        return None if attempt >= self.attempts_max else self._after(attempt - 1)
+
+    @abstractmethod
+    def _after(self, redeliveries: int) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LinearRetry:
-    """A delay that grows by the same step."""
+@dataclass(frozen=True)
+class ConstantRetry(_LimitedRetry):
+    """The same delay before each redelivery."""
 
-    delay: float
-    """Seconds before the second attempt."""
+    def _after(self, redeliveries: int) -> float:
+        return self.delay
+
+
+@dataclass(frozen=True)
+class LinearRetry(_LimitedRetry):
+    """A delay that grows by ``step`` seconds each time."""
+
     step: float
-    """Seconds more before each further one."""
-    attempts_max: int = 16
-    """Deliveries in all; the last failure makes it a dead letter."""
 
-    def delay_s(self, attempt: int) -> float | None:
-        """Return the delay, or None after the last attempt."""
-        if attempt >= self.attempts_max:
-            return None
-        return self.delay + self.step * (attempt - 1)
+    def _after(self, redeliveries: int) -> float:
+        return self.delay + self.step * redeliveries
 
 
-@dataclass(frozen=True, slots=True)
-class ExponentialRetry:
-    """A delay that is multiplied each time."""
+@dataclass(frozen=True)
+class ExponentialRetry(_LimitedRetry):
+    """A delay that is multiplied by ``factor`` each time, up to ``delay_max`` seconds."""
 
-    delay: float
-    """Seconds before the second attempt."""
     factor: float = 2.0
     delay_max: float = 7200.0
-    """Seconds at most."""
-    attempts_max: int = 16
-    """Deliveries in all; the last failure makes it a dead letter."""
     jitter: float = 0.0
     """The share of the delay by which it is longer or shorter at random, 0 to 1."""
 
-    def delay_s(self, attempt: int) -> float | None:
-        """Return the delay, or None after the last attempt."""
-        if attempt >= self.attempts_max:
-            return None
-        exponent = min(attempt - 1, 64)  # more only overflows
-        delay = min(self.delay * self.factor**exponent, self.delay_max)
+    def _after(self, redeliveries: int) -> float:
+        factor = self.factor ** min(redeliveries, 64)  # more only overflows
+        delay = min(self.delay * factor, self.delay_max)
         return delay * (1 + self.jitter * random.uniform(-1, 1))

@@ -2,8 +2,8 @@
 
 A push consumer calls `_on_message` or `_on_batch`, which end as the message was settled: a return
 consumes it, `ConsumeLater` has it redelivered or dead-lettered. With ``pop`` a loop receives
-messages, and settles each at its broker. In both ways a message of which nothing was said, because
-its handler was cancelled, swallowed or stopped, is redelivered.
+messages, and each settlement tells its broker. In both ways a message of which nothing was said,
+because its handler was cancelled, swallowed or stopped, is redelivered.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fast_depends.exceptions import ValidationError as FastDependsValidationError
+from faststream._internal.configs import SubscriberUsecaseConfig
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.publisher import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.endpoint.utils import process_msg
+from faststream._internal.types import AsyncCallable, CustomCallable
 from faststream.exceptions import SetupError, StopConsume
+from faststream.message import StreamMessage
 from faststream.message.message import AckStatus
 from faststream.middlewares import AckPolicy
 from faststream.specification.asyncapi.utils import resolve_payloads
-from faststream.specification.schema import Message, Operation, SubscriberSpec
-from pydantic import ValidationError
+from faststream.specification.schema import SubscriberSpec
 
 from cometmq.client import (
     CometError,
@@ -32,48 +35,44 @@ from cometmq.client import (
     Filter,
     PullConsumer,
     PushConsumer,
-    ReceiptExpiredError,
     SimpleConsumer,
     StartFrom,
     StoredMessage,
 )
-from cometmq.faststream.config import (
-    RocketBrokerConfig,
-    RocketSubscriberConfig,
-    RocketSubscriberSpecificationConfig,
-)
 from cometmq.faststream.connection import Connection, connected
 from cometmq.faststream.message import (
     CLIENT_REPLY,
-    BatchParser,
     Parser,
     RocketMessage,
+    Settlement,
     UndecodableError,
 )
-from cometmq.faststream.publisher import ReplyPublisher
-from cometmq.faststream.settlement import Settlement
-from cometmq.model.times import timeout_s
+from cometmq.faststream.options import SubscriberOptions
+from cometmq.faststream.producer import RocketBrokerConfig
+from cometmq.faststream.publisher import ReplyPublisher, TopicConfig, channel
 from cometmq.model.topic import check_topic_name
-
-if TYPE_CHECKING:
-    from faststream._internal.endpoint.publisher import PublisherProto
-    from faststream._internal.endpoint.subscriber.call_item import CallsCollection
-    from faststream._internal.types import AsyncCallable, CustomCallable
-    from faststream.message import StreamMessage
 
 WORKERS = 20
 RECORDS = 32
 INVISIBLE_S = 60.0
 RECEIVE_S = 10.0
-SETTLE_TRIES = 4
-"""Attempts to tell a broker what became of a popped message."""
 DEAD_LETTER = -1
 _declared = itertools.count()
 
 
-class RocketSubscriberSpecification(
-    SubscriberSpecification[RocketBrokerConfig, RocketSubscriberSpecificationConfig]
-):
+class RocketSubscriberConfig(SubscriberUsecaseConfig):
+    """Says how messages are acknowledged."""
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """The policy of the subscriber, else of router or broker, else ``NACK_ON_ERROR``."""
+        for policy in (self._ack_policy, self._outer_config.ack_policy):
+            if policy is not EMPTY:
+                return policy
+        return AckPolicy.NACK_ON_ERROR
+
+
+class RocketSubscriberSpecification(SubscriberSpecification[RocketBrokerConfig, TopicConfig]):
     """A subscriber in the AsyncAPI document."""
 
     @property
@@ -89,42 +88,41 @@ class RocketSubscriberSpecification(
     def get_schema(self) -> dict[str, SubscriberSpec]:
         """Return its channel."""
         payload = resolve_payloads(self.get_payloads())
-        message = Message(title=f"{self.name}:Message", payload=payload)
-        return {
-            self.name: SubscriberSpec(
-                address=self.topic,
-                description=self.description,
-                operation=Operation(message=message, bindings=None),
-                bindings=None,
-            )
-        }
+        return channel(SubscriberSpec, self.name, self.topic, self.description, payload)
 
 
 class Subscriber(SubscriberUsecase[Any]):
-    """Consumes one topic."""
+    """Consumes one topic.
 
+    Raises:
+        SetupError: options exclude each other.
+    """
+
+    specification: RocketSubscriberSpecification  # type: ignore[assignment]
     _outer_config: RocketBrokerConfig
 
-    def __init__(
-        self,
-        config: RocketSubscriberConfig,
-        specification: RocketSubscriberSpecification,
-        calls: CallsCollection[Any],
-    ) -> None:
-        self.options = config.options
+    def __init__(self, outer: RocketBrokerConfig, topic: str, options: SubscriberOptions) -> None:
+        check_options(topic, options)
+        self.options = options
         self._settlements: dict[int, Settlement] = {}
-        parser: Parser = Parser(self._settlements)
-        config.parser = parser.parse_message
-        config.decoder = parser.decode_message
-        if self.options.get("batch"):
-            batches = BatchParser(self._settlements)
-            config.parser, config.decoder = batches.parse_message, batches.decode_batch
-        super().__init__(config, specification, calls)  # type: ignore[arg-type]
-        self._topic = config.topic
+        config = RocketSubscriberConfig(
+            _outer_config=outer,
+            _ack_policy=options.get("ack_policy", EMPTY),
+            no_reply=options.get("no_reply", False),
+        )
+        parser = Parser(self._settlements)
+        config.parser, config.decoder = parser.parse_message, parser.decode_message
+        if options.get("batch"):
+            config.parser, config.decoder = parser.parse_batch, parser.decode_batch
+        calls: CallsCollection[Any] = CallsCollection()
+        described = RocketSubscriberSpecification(outer, TopicConfig.of(topic, options), calls)
+        super().__init__(config, described, calls)  # type: ignore[arg-type]
         self._consumer: PushConsumer | SimpleConsumer | None = None
         self._reader: PullConsumer | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._receiving: asyncio.Task[None] | None = None
+        self._handling: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
         self.declared = next(_declared)
         """Grows with each subscriber."""
         self.number = 0
@@ -133,7 +131,7 @@ class Subscriber(SubscriberUsecase[Any]):
     @property
     def topic(self) -> str:
         """The topic, with the prefixes of routers."""
-        return f"{self._outer_config.prefix}{self._topic}"
+        return self.specification.topic
 
     @property
     def group(self) -> str:
@@ -171,8 +169,8 @@ class Subscriber(SubscriberUsecase[Any]):
             self._consumer = self._make_consumer(connection)
             await self._consumer.start()
             if isinstance(self._consumer, SimpleConsumer):
-                self._spawn(self._receive(self._consumer))
-                self._spawn(self._renew(self._consumer))
+                receiving = self._receive(self._consumer)
+                self._receiving = asyncio.create_task(receiving, name=f"receive {self.group}")
 
     def _make_consumer(self, connection: Connection) -> PushConsumer | SimpleConsumer:
         options = self.options
@@ -185,21 +183,18 @@ class Subscriber(SubscriberUsecase[Any]):
             "start_from": StartFrom.FIRST if is_first else StartFrom.LAST,
         }
         if options.get("pop"):
-            return SimpleConsumer(
-                **named,
-                invisible=options.get("invisible", INVISIBLE_S),
-                in_flight_max=max(1_000, 2 * workers),
-            )
-        settings: dict[str, Any] = dict(options.get("settings") or {})
-        graceful_s = self._outer_config.graceful_timeout
-        settings.setdefault("stop_ms", int((graceful_s or 0) * 1000))
-        settings.setdefault("concurrency", workers)
-        named |= {"ordered": options.get("ordered", False)}
-        named |= {"broadcast": options.get("broadcast", False)}
+            named["invisible"] = options.get("invisible", INVISIBLE_S)
+            named["in_flight_max"] = max(1_000, 2 * workers)
+            return SimpleConsumer(**named, renew=True, settle_again=True)
+        named["ordered"] = options.get("ordered", False)
+        named["broadcast"] = options.get("broadcast", False)
+        named["stop_ms"] = int((self._outer_config.graceful_timeout or 0) * 1000)
+        named["concurrency"] = workers
+        named |= options.get("settings") or {}
         if options.get("batch"):
-            settings["batch_max"] = options.get("max_records", RECORDS)
-            return PushConsumer(**named, batch_handler=self._on_batch, **settings)
-        return PushConsumer(**named, handler=self._on_message, **settings)
+            records = options.get("max_records", RECORDS)
+            return PushConsumer(**named, batch_handler=self._on_batch, batch_max=records)
+        return PushConsumer(**named, handler=self._on_message)
 
     async def stop(self) -> None:
         """Consume no more; wait for handlers that run, for as long as ``graceful_timeout``.
@@ -207,7 +202,7 @@ class Subscriber(SubscriberUsecase[Any]):
         From within a handler it returns at once, and the stop goes on when the handler ends.
         """
         stopping = self._begin_stop()
-        if asyncio.current_task() not in self._tasks and not self._is_in_handler():
+        if self._outer_config.context.get_local("handler_") is not self:
             await asyncio.shield(stopping)
 
     def _begin_stop(self) -> asyncio.Task[None]:
@@ -221,63 +216,41 @@ class Subscriber(SubscriberUsecase[Any]):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log(logging.ERROR, f"cannot stop: {error!r}", exc_info=error)  # type: ignore[arg-type]
 
-    def _is_in_handler(self) -> bool:
-        return self._outer_config.context.get_local("handler_") is self
-
     async def _stop(self) -> None:
         consumer, self._consumer = self._consumer, None
         reader, self._reader = self._reader, None
         if isinstance(consumer, PushConsumer):
             await consumer.close()  # waits for the handlers, and commits
+        if self._receiving is not None:
+            self._receiving.cancel()
         await super().stop()
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
+        for task in self._handling:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(consumer, SimpleConsumer):
-            await consumer.close()
-        if reader is not None:
-            await reader.close()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work, name=f"consume {self.group}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await asyncio.gather(*self._handling, return_exceptions=True)
+        for each in (consumer, reader):
+            if each is not None:
+                await each.close()
 
     # --- handlers -------------------------------------------------------------------------------
 
     async def _on_message(self, message: StoredMessage) -> None:
-        await self._handle(message, Settlement(), message)
+        await self._handle(message, message)
 
     async def _on_batch(self, messages: Sequence[StoredMessage], context: object) -> None:
-        await self._handle(list(messages), Settlement(), messages[0])
+        await self._handle(list(messages), messages[0])
 
-    async def _handle(self, raw: Any, settlement: Settlement, first: StoredMessage) -> None:
-        """Handle a message of a push consumer.
+    async def _handle(self, raw: Any, first: StoredMessage) -> None:
+        """Handle a message or batch of a push consumer.
 
         Raises:
             ConsumeLater: it is not consumed.
         """
+        settlement = Settlement(first, self.options.get("retry"))
         await self._process(raw, settlement)
-        if settlement.verdict is AckStatus.ACKED:
-            return
-        delay = self._delay_of(settlement, first)
-        if delay is None:
-            raise ConsumeLater(delay_level=DEAD_LETTER) from settlement.error
-        if isinstance(delay, int) and delay == 0:
-            raise ConsumeLater() from settlement.error
-        raise ConsumeLater(delay=delay) from settlement.error
-
-    def _delay_of(self, settlement: Settlement, first: StoredMessage) -> float | timedelta | None:
-        """Return when a message comes again; 0 for when the brokers like, None for never."""
         if settlement.verdict is AckStatus.REJECTED:
-            return None
-        if settlement.delay is not None:
-            return settlement.delay
-        retry = self.options.get("retry")
-        if retry is None or settlement.verdict is None:
-            return 0
-        return retry.delay_s(first.reconsume_times + 1)
+            raise ConsumeLater(delay_level=DEAD_LETTER) from settlement.error
+        if settlement.verdict is not AckStatus.ACKED:
+            raise ConsumeLater(delay=settlement.delay) from settlement.error
 
     async def _process(self, raw: Any, settlement: Settlement) -> None:
         """Call the handlers, and settle what they leave open."""
@@ -286,20 +259,17 @@ class Subscriber(SubscriberUsecase[Any]):
         self._settlements[id(raw)] = settlement
         try:
             await self.process_message(raw)
-        except StopConsume:
+        except (StopConsume, SystemExit) as stop:
             self._begin_stop()
-        except SystemExit:
-            self._begin_stop()
-            if app := self._outer_config.context.get("app"):
+            app = self._outer_config.context.get("app")
+            if isinstance(stop, SystemExit) and app:
                 app.exit()
         except Exception as problem:  # the log has it already
             settlement.error = settlement.error or problem
-            if self.ack_policy is AckPolicy.MANUAL and settlement.verdict is None:
-                settlement.verdict = AckStatus.NACKED
-            if is_undecodable(problem, settlement) and settlement.verdict is not AckStatus.ACKED:
-                settlement.verdict = AckStatus.REJECTED  # it would fail each time
+            if self.ack_policy is AckPolicy.MANUAL:
+                await settlement.settle(AckStatus.NACKED)
         else:
-            if self.ack_policy is AckPolicy.MANUAL and not self.options.get("pop"):
+            if self.ack_policy is AckPolicy.MANUAL and settlement.consumer is None:
                 await settlement.wait()
         finally:
             self._settlements.pop(id(raw), None)
@@ -320,10 +290,9 @@ class Subscriber(SubscriberUsecase[Any]):
                     f" decoded as {message.content_type or 'JSON or bytes'}: {problem}"
                 )
                 problem.add_note(reason)
-                settlement = getattr(message, "settlement", None)
-                if settlement is not None:
-                    settlement.error = UndecodableError(reason)
-                    settlement.error.__cause__ = problem
+                if isinstance(message, RocketMessage) and message.settlement is not None:
+                    message.settlement.error = UndecodableError(reason)
+                    message.settlement.error.__cause__ = problem
                 raise
 
         return parser, checked
@@ -331,95 +300,47 @@ class Subscriber(SubscriberUsecase[Any]):
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         producer = self._outer_config.producer
         if message.reply_to.startswith(CLIENT_REPLY):
-            raw: StoredMessage = message.raw_message
-            return (ReplyPublisher(producer, request=raw),)
-        return (ReplyPublisher(producer, topic=message.reply_to),)
+            return (ReplyPublisher(producer, "", request=message.raw_message),)
+        return (ReplyPublisher(producer, message.reply_to),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Return what each line of the log has."""
-        return {
-            "topic": self.topic,
-            "group": self.group,
-            "message_id": getattr(message, "message_id", ""),
-        }
+        id = getattr(message, "message_id", "")
+        return {"topic": self.topic, "group": self.group, "message_id": id}
 
     # --- pop ------------------------------------------------------------------------------------
 
     async def _receive(self, consumer: SimpleConsumer) -> None:
         """Receive messages while there is room for them, and handle each in a task."""
         workers = self.options.get("max_workers", WORKERS)
-        room = asyncio.Semaphore(workers)
-        while self.running:
-            await room.acquire()
-            free = 1
-            while free < RECORDS and not room.locked():
-                await room.acquire()
-                free += 1
-            messages: list[StoredMessage] = []
+        while True:
+            if not (free := workers - len(self._handling)):
+                self._room.clear()
+                await self._room.wait()
+                continue
             try:
-                messages = await consumer.receive(free, wait=RECEIVE_S)
+                messages = await consumer.receive(min(free, RECORDS), wait=RECEIVE_S)
             except CometError as problem:
                 self._log(logging.WARNING, f"cannot receive: {problem}")
                 await asyncio.sleep(1.0)  # a broker that refuses is asked again
-            finally:
-                for _ in range(free - len(messages)):
-                    room.release()
+                continue
             for message in messages:
-                self._spawn(self._handle_popped(consumer, message, room))
+                task = asyncio.create_task(self._handle_popped(consumer, message))
+                self._handling.add(task)
+                task.add_done_callback(self._handled)
 
-    async def _handle_popped(
-        self, consumer: SimpleConsumer, message: StoredMessage, room: asyncio.Semaphore
-    ) -> None:
-        async def carry_out(settlement: Settlement) -> None:
-            await self._settle_popped(consumer, message, settlement)
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        self._handling.discard(task)
+        self._room.set()
 
-        async def extend(invisible: float | timedelta) -> None:
-            await consumer.extend(message, invisible)
-
-        settlement = Settlement(carry_out, extend)
-        raw: Any = [message] if self.options.get("batch") else message
+    async def _handle_popped(self, consumer: SimpleConsumer, message: StoredMessage) -> None:
+        settlement = Settlement(message, self.options.get("retry"), consumer)
         try:
-            await self._process(raw, settlement)
-            await settlement.end()
+            await self._process(message, settlement)
+        finally:
             if settlement.verdict is None and self.ack_policy is not AckPolicy.MANUAL:
                 with suppress(CometError):  # else its invisible time ends
-                    await consumer.nack(message)
-        finally:
-            room.release()
-
-    async def _settle_popped(
-        self, consumer: SimpleConsumer, message: StoredMessage, settlement: Settlement
-    ) -> None:
-        """Tell the broker what became of a message; a few times, since it is lost on nobody."""
-        for attempt in range(SETTLE_TRIES):
-            try:
-                if settlement.verdict is AckStatus.ACKED:
-                    await consumer.ack(message)
-                elif (delay := self._delay_of(settlement, message)) is None:
-                    await consumer.dead_letter(message, settlement.error)
-                elif delay == 0:
-                    await consumer.nack(message)
-                else:
-                    await consumer.nack(message, delay)
-            except CometError as problem:
-                is_expired = isinstance(problem, ReceiptExpiredError)
-                if is_expired or attempt == SETTLE_TRIES - 1:
-                    text = f"message {message.message_id} is redelivered: {problem}"
-                    self._log(logging.WARNING, text)
-                    return
-                await asyncio.sleep(0.1 * 4**attempt)
-            else:
-                return
-
-    async def _renew(self, consumer: SimpleConsumer) -> None:
-        """Begin the invisible times anew of the messages that handlers work on."""
-        invisible_s = timeout_s(self.options.get("invisible", INVISIBLE_S))
-        while True:
-            await asyncio.sleep(invisible_s / 3)
-            for settlement in list(self._settlements.values()):
-                if settlement.verdict is None and settlement.extend is not None:
-                    with suppress(CometError):  # tried again in time
-                        await settlement.extend(invisible_s)
+                    await consumer.nack(message, None if self.running else 0)
 
     # --- single messages ------------------------------------------------------------------------
 
@@ -439,11 +360,18 @@ class Subscriber(SubscriberUsecase[Any]):
     async def get_one(self, *, timeout: float = 5.0) -> RocketMessage | None:
         """Return the next message, or None after ``timeout`` seconds; the next call consumes it."""
         reader = await self._pull()
-        raw = None
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(timeout):
                 raw = await anext(reader)
-        return None if raw is None else await self._parsed(raw)
+        except TimeoutError:
+            return None
+        return await self._parsed(raw)
+
+    async def __aiter__(self) -> AsyncIterator[RocketMessage]:
+        """Iterate over the messages; each is consumed when the next one is asked for."""
+        reader = await self._pull()
+        async for raw in reader:
+            yield await self._parsed(raw)
 
     async def _parsed(self, raw: StoredMessage) -> RocketMessage:
         parser, decoder = self._get_parser_and_decoder()
@@ -457,49 +385,21 @@ class Subscriber(SubscriberUsecase[Any]):
         assert isinstance(made, RocketMessage)
         return made
 
-    async def __aiter__(self) -> AsyncIterator[RocketMessage]:
-        """Iterate over the messages; each is consumed when the next one is asked for."""
-        reader = await self._pull()
-        async for raw in reader:
-            yield await self._parsed(raw)
 
-
-def is_undecodable(problem: BaseException, settlement: Settlement) -> bool:
-    """Return whether a payload cannot be decoded, or does not fit the parameters of a handler.
-
-    What a handler itself validates is its own affair: only the frames of FastDepends tell apart
-    where the same exception comes from.
-    """
-    noted = settlement.error
-    if isinstance(noted, UndecodableError) and noted.__cause__ is problem:
-        return True
-    if isinstance(problem, UndecodableError | FastDependsValidationError):
-        return True
-    if not isinstance(problem, ValidationError):
-        return False
-    last, frame = "", problem.__traceback__
-    while frame is not None:
-        name = frame.tb_frame.f_globals.get("__name__", "")
-        last = last if name.startswith("pydantic") else name
-        frame = frame.tb_next
-    return last.startswith("fast_depends.")
-
-
-def check_options(topic: str, subscriber: Subscriber) -> None:
+def check_options(topic: str, options: SubscriberOptions) -> None:
     """Check that the options of a subscriber fit together.
 
     Raises:
         SetupError: two exclude each other.
     """
-    options: Any = subscriber.options
+    given: Any = options
     pairs = [
         *(("pop", other) for other in ("ordered", "broadcast", "batch", "settings")),
-        ("tags", "sql"),
-        ("ordered", "broadcast"),
+        *(("tags", "sql"), ("ordered", "broadcast")),
     ]
     for one, other in pairs:
-        if options.get(one) and options.get(other):
+        if given.get(one) and given.get(other):
             raise SetupError(f"subscriber of {topic}: give either {one} or {other}")
     for name, needs in (("invisible", "pop"), ("max_records", "batch")):
-        if name in options and not options.get(needs):
+        if name in given and not given.get(needs):
             raise SetupError(f"subscriber of {topic}: {name} is only for {needs}=True")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
-from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
@@ -24,13 +23,13 @@ from cometmq.client import (
     TransactionReceipt,
 )
 from cometmq.faststream.broker import RocketBroker
-from cometmq.faststream.message import Parser, as_stored
-from cometmq.faststream.producer import REQUEST_S, RocketProducer
+from cometmq.faststream.producer import RocketProducer
 from cometmq.faststream.publisher import Publisher
-from cometmq.faststream.response import RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
+from cometmq.faststream.transactions import Local
+from cometmq.model import property_names as names
 from cometmq.model.offsets import QueueOffset
-from cometmq.model.times import milliseconds, now_ms
+from cometmq.model.times import epoch_ms, milliseconds, now_ms
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.sql92 import compile_expression
 
@@ -55,22 +54,16 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
     """
 
     def __init__(
-        self,
-        *brokers: RocketBroker,
-        with_real: bool = False,
-        connect_only: bool | None = None,
+        self, *brokers: RocketBroker, with_real: bool = False, connect_only: bool | None = None
     ) -> None:
         super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
-        self._handles = 0
-        self._now_ms = 0
-        """By how much time was advanced."""
-        self._held: dict[str, tuple[int, Message]] = {}
-        """When each is due, by its recall handle."""
+        self._client: Any = FakeClient(brokers)
 
     @property
     def delayed(self) -> list[Message]:
         """The messages that are held, by the time when they are due."""
-        return [message for _, message in sorted(self._held.values(), key=lambda held: held[0])]
+        held = self._client.held.values()
+        return [message for _, message in sorted(held, key=lambda each: each[0])]
 
     async def advance(self, seconds: float | timedelta) -> int:
         """Let time pass, and deliver what is due.
@@ -78,56 +71,21 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         Returns:
             How many messages were delivered.
         """
-        self._now_ms += milliseconds(seconds, "seconds")
-        order = sorted(self._held, key=lambda handle: self._held[handle][0])
-        due = [handle for handle in order if self._held[handle][0] <= self._now_ms]
+        held = self._client.held
+        self._client.passed_ms += milliseconds(seconds, "seconds")
+        order = sorted(held, key=lambda handle: held[handle][0])
+        due = [handle for handle in order if held[handle][0] <= self._client.passed_ms]
         for handle in due:
-            await self._deliver(self._held.pop(handle)[1])
+            await self._client.deliver([held.pop(handle)[1]])
         return len(due)
-
-    def _drop(self, handle: str | None) -> bool:
-        return self._held.pop(handle or "", None) is not None
-
-    def _hold(self, message: Message) -> str | None:
-        """Hold a message that is not due yet; return its recall handle."""
-        if isinstance(message.deliver_at, int):
-            delay_ms = message.deliver_at - now_ms() - self._now_ms
-        elif message.deliver_at is not None:
-            delay_ms = int(message.deliver_at.timestamp() * 1000) - now_ms() - self._now_ms
-        elif message.delay_level:
-            delay_ms = 1  # which time a level stands for is the broker's setting
-        else:
-            delay_ms = milliseconds(message.delay, "delay")
-        if delay_ms <= 0:
-            return None
-        self._handles += 1
-        handle = f"held-{self._handles}"
-        self._held[handle] = self._now_ms + delay_ms, message
-        return handle
-
-    async def _deliver(self, message: Message) -> None:
-        stored = as_stored(message)
-        for subscriber in self._receivers(stored):
-            raw: Any = [stored] if subscriber.options.get("batch") else stored
-            await subscriber.process_message(raw)
-
-    def _receivers(self, message: StoredMessage) -> list[Subscriber]:
-        """Return one subscriber of each group that gets a message."""
-        found: dict[str, Subscriber] = {}
-        for broker in self.brokers:
-            broker._number_subscribers()
-            for sub in broker._own_subscribers():
-                if sub.calls and sub.topic == message.topic and selects(sub, message):
-                    found.setdefault(sub.group, sub)
-        return list(found.values())
 
     def create_publisher_fake_subscriber(
         self, broker: RocketBroker, publisher: Publisher
     ) -> tuple[Subscriber, bool]:
         """Return the subscriber that records what a publisher sends."""
         for each in self.brokers:
-            for sub in each.subscribers:
-                if isinstance(sub, Subscriber) and sub.topic == publisher.topic:
+            for sub in each._own_subscribers():
+                if sub.topic == publisher.topic:
                     return sub, True
         is_batch = publisher.options.get("batch", False)
         return broker.subscriber(publisher.topic, batch=is_batch, persistent=False), False
@@ -136,78 +94,123 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
     def _patch_producer(self, broker: RocketBroker) -> Generator[None, None, None]:
         config = broker.config.broker_config
         connection, config.connection = config.connection, None
+        for transaction in broker._transactions:
+            transaction.checked()
+            transaction.producer = self._client
         try:
-            with change_producer(config, FakeProducer(self, broker)):
+            with change_producer(config, FakeProducer(config, self._client)):
                 yield
         finally:
             config.connection = connection
+            for transaction in broker._transactions:
+                transaction.producer = None
 
     async def _fake_connect(self, broker: RocketBroker, *args: Any, **kwargs: Any) -> Any:
         return object()  # nothing uses it: the producer delivers
 
 
 class FakeProducer(RocketProducer):
-    """Delivers within the process."""
+    """Sends with a client that delivers within the process."""
 
-    def __init__(self, tester: TestRocketBroker[Any], broker: RocketBroker) -> None:
-        super().__init__()
-        default = Parser({})
-        config = broker.config.broker_config
-        self._parser = ParserComposition(broker._parser, default.parse_message)
-        self._decoder = ParserComposition(broker._decoder, default.decode_message)
-        self.codec = config.broker_codec or DefaultCodec()
-        self._serializer = config.fd_config._serializer
-        self._tester = tester
+    client: Any = None
+
+    def __init__(self, config: Any, client: Any) -> None:
+        super().__init__(config)
+        self.client = client
 
     def __bool__(self) -> bool:
         return True
 
-    async def publish(self, cmd: RocketPublishCommand) -> SendReceipt | TransactionReceipt:
-        """Deliver a message, hold it, or deliver it if its transaction commits."""
-        message = await self.message_of(cmd)
-        if (transaction := cmd.transaction) is not None:
-            transaction.prepare()
-            state = await transaction.state_of(message, is_check=False)
-            if state is LocalState.COMMIT:
-                await self._tester._deliver(message)
-            return TransactionReceipt(_receipt(message), state)
-        handle = self._tester._hold(message)
-        if handle is None:
-            await self._tester._deliver(message)
-        return _receipt(message, handle)
+
+class FakeClient:
+    """Delivers messages within the process; its methods are those of the client's producers."""
+
+    def __init__(self, brokers: Sequence[RocketBroker]) -> None:
+        self.held: dict[str, tuple[int, Message]] = {}
+        """Messages with a delay, and when each is due, by their recall handles."""
+        self.passed_ms = 0
+        """By how much time was advanced."""
+        self._brokers = brokers
+        self._replies: dict[str, StoredMessage] = {}
+
+    async def send(self, message: Message, *, order_key: str | None = None) -> SendReceipt:
+        """Deliver a message, or hold it."""
+        delay_ms, id = self._delay_ms(message), new_id()
+        if delay_ms > 0:
+            self.held[id] = self.passed_ms + delay_ms, message
+            return _receipt(message, id, recall_handle=id)
+        await self.deliver([message])
+        return _receipt(message, id)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, order_key: str | None = None
+    ) -> SendReceipt:
+        """Deliver messages to batch subscribers at once, to others one by one."""
+        await self.deliver(messages)
+        return _receipt(messages[0], new_id())
 
     async def recall(self, topic: str, handle: str) -> str:
         """Drop a message that is held."""
-        if not self._tester._drop(handle):
-            raise CometError(f"message {handle or topic} is not held: it was due, or had no delay")
+        if self.held.pop(handle, None) is None:
+            raise CometError(f"the message of {topic} is not held: it was due, or had no delay")
         return handle
 
-    async def publish_batch(self, cmd: RocketPublishCommand) -> SendReceipt | None:
-        """Deliver messages to batch subscribers at once, to others one by one."""
-        messages = await self.messages_of(cmd)
-        stored: list[StoredMessage] = [as_stored(message) for message in messages]
-        by_receiver: dict[int, tuple[Subscriber, list[StoredMessage]]] = {}
-        for each in stored:
-            for sub in self._tester._receivers(each):
-                by_receiver.setdefault(id(sub), (sub, []))[1].append(each)
-        for sub, found in by_receiver.values():
-            parts: Sequence[Any] = [found] if sub.options.get("batch") else found
-            for part in parts:
-                await sub.process_message(part)
-        return _receipt(messages[0]) if messages else None
+    async def send_in_transaction(
+        self, message: Message, local: Local, *, timeout: float | None = None
+    ) -> TransactionReceipt:
+        """Run a local transaction, and deliver its message if it commits."""
+        state = await local()
+        if state is LocalState.COMMIT:
+            await self.deliver([message])
+        return TransactionReceipt(_receipt(message, new_id()), state)
 
-    async def request(self, cmd: RocketPublishCommand) -> StoredMessage:
-        """Return what a handler returns for a message."""
-        message = await self.message_of(cmd)
-        stored = as_stored(message)
-        for sub in self._tester._receivers(stored):
-            raw: Any = [stored] if sub.options.get("batch") else stored
-            async with asyncio.timeout(REQUEST_S if cmd.timeout is None else cmd.timeout):
-                result = await sub.process_message(raw)
-            reply = RocketPublishCommand.from_cmd(result.as_publish_command())
-            reply.correlation_id = result.correlation_id
-            return as_stored(await self.message_of(reply))
-        raise SubscriberNotFound
+    async def request(
+        self, message: Message, *, order_key: str | None, timeout: float
+    ) -> StoredMessage:
+        """Deliver a message, and return what a handler replies."""
+        asker = message.properties[names.REPLY_TO_CLIENT] = new_id()
+        async with asyncio.timeout(timeout):
+            if not await self.deliver([message]):
+                raise SubscriberNotFound
+        if asker not in self._replies:
+            raise TimeoutError(f"no handler of {message.topic} has replied")
+        return self._replies.pop(asker)
+
+    async def reply(
+        self, request: StoredMessage, body: bytes, *, properties: Mapping[str, str]
+    ) -> None:
+        """Note a reply; only the first one counts."""
+        reply = StoredMessage.of(Message(request.topic, body, properties=dict(properties)))
+        self._replies.setdefault(request.properties[names.REPLY_TO_CLIENT], reply)
+
+    async def deliver(self, messages: Sequence[Message]) -> bool:
+        """Call one handler of each group with the messages that pass its filter.
+
+        Returns:
+            Whether there was any.
+        """
+        found: dict[str, Subscriber] = {}
+        for broker in self._brokers:
+            broker._number_subscribers()
+            for sub in broker._own_subscribers():
+                if sub.calls and sub.topic == messages[0].topic:
+                    found.setdefault(sub.group, sub)
+        stored = [StoredMessage.of(message) for message in messages]
+        is_any = False
+        for sub in found.values():
+            chosen = [message for message in stored if selects(sub, message)]
+            parts: Sequence[Any] = [chosen] if sub.options.get("batch") else chosen
+            for part in parts if chosen else ():
+                is_any = True
+                await sub.process_message(part)
+        return is_any
+
+    def _delay_ms(self, message: Message) -> int:
+        if message.deliver_at is not None:
+            return epoch_ms(message.deliver_at) - now_ms() - self.passed_ms
+        if message.delay_level:
+            return 1  # which time a level stands for is the broker's setting
+        return milliseconds(message.delay, "delay")
 
 
 def selects(subscriber: Subscriber, message: StoredMessage) -> bool:
@@ -218,7 +221,11 @@ def selects(subscriber: Subscriber, message: StoredMessage) -> bool:
     return compile_expression(wanted.expression).evaluate(message.properties) is True
 
 
-def _receipt(message: Message, handle: str | None = None) -> SendReceipt:
+def new_id() -> str:
+    """Return an id, as a client makes one for each message."""
+    return uuid4().hex.upper()
+
+
+def _receipt(message: Message, id: str, **more: Any) -> SendReceipt:
     queue = MessageQueue(message.topic, "test", 0)
-    made = handle or as_stored(message).offset_message_id
-    return SendReceipt(SendStatus.SEND_OK, made, made, queue, QueueOffset(0), recall_handle=handle)
+    return SendReceipt(SendStatus.SEND_OK, id, id, queue, QueueOffset(0), **more)

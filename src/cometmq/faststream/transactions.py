@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Unpack
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Concatenate, Generic, TypeVar, Unpack
 
 from faststream._internal.broker import BrokerUsecase
 from faststream.exceptions import SetupError
@@ -16,14 +17,16 @@ from cometmq.client import (
     TransactionProducer,
     TransactionReceipt,
 )
-from cometmq.faststream.config import RocketBrokerConfig
-from cometmq.faststream.connection import Connection, connected
-from cometmq.faststream.message import as_stored
+from cometmq.faststream.connection import connected
 from cometmq.faststream.options import PublishOptions
-from cometmq.faststream.publisher import command_of
+from cometmq.faststream.producer import RocketBrokerConfig, RocketPublishCommand
+
+Payload = TypeVar("Payload")
+Local = Callable[[], Awaitable[LocalState]]
+"""Runs a local transaction."""
 
 
-class Transaction:
+class Transaction(Generic[Payload]):
     """A function that commits to a database, and the message that is delivered if it does.
 
     The half message is stored first; then the function runs, with its dependencies; then the broker
@@ -45,7 +48,7 @@ class Transaction:
 
     def __init__(
         self,
-        broker: BrokerUsecase[Any, Connection, RocketBrokerConfig],
+        broker: BrokerUsecase[Any, Any, RocketBrokerConfig],
         topic: str,
         group: str,
         options: PublishOptions,
@@ -53,15 +56,18 @@ class Transaction:
     ) -> None:
         self.topic = topic
         self.group = group
+        self.producer: TransactionProducer[Local] | None = None
+        """Sends the messages, once the broker is started."""
         self._broker = broker
+        self._config = broker.config.broker_config
         self._options = options
         self._execute = execute
         self._check: Callable[..., Any] | None = None
-        self._run: Callable[..., Any] | None = None
-        self._look: Callable[..., Any] | None = None
-        self._producer: TransactionProducer[Any] | None = None
+        self._built: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
 
-    def check(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def check(
+        self, function: Callable[Concatenate[Payload, ...], Any]
+    ) -> Callable[Concatenate[Payload, ...], Any]:
         """Decorate the function that says later whether the transaction has committed.
 
         It returns True, False, or None if that is not known yet.
@@ -69,49 +75,40 @@ class Transaction:
         self._check = function
         return function
 
-    async def start(self) -> None:
-        """Become a member of the group, which answers checks.
+    def checked(self) -> Callable[..., Any]:
+        """Return the function for checks.
 
         Raises:
-            SetupError: there is no function for checks.
-        """
-        connection = connected(self._broker.config.broker_config.connection)
-        self.prepare()
-        await connection.ensure_topic(self.topic)
-        self._producer = TransactionProducer(
-            group=self.group,
-            listener=_Listener(self),
-            instance=connection.instance,
-            topics=(self.topic,),
-        )
-        await self._producer.start()
-
-    def prepare(self) -> None:
-        """Resolve the dependencies of the functions.
-
-        Raises:
-            SetupError: there is no function for checks.
+            SetupError: there is none.
         """
         if self._check is None:
             raise SetupError(
                 f"the transaction of topic {self.topic} has no function for checks: decorate one"
                 f" with @{getattr(self._execute, '__name__', 'execute')}.check"
             )
-        config = self._broker.config.fd_config
-        self._run = config.build_call(self._execute).wrapped_call
-        self._look = config.build_call(self._check).wrapped_call
+        return self._check
+
+    async def start(self) -> None:
+        """Become a member of the group, which answers checks."""
+        self.checked()
+        connection = connected(self._config.connection)
+        await connection.ensure_topic(self.topic)
+        self.producer = TransactionProducer(
+            group=self.group,
+            listener=_Listener(self),
+            instance=connection.instance,
+            topics=(self.topic,),
+        )
+        await self.producer.start()
 
     async def stop(self) -> None:
         """Leave the group."""
-        producer, self._producer = self._producer, None
+        producer, self.producer = self.producer, None
         if producer is not None:
             await producer.close()
 
     async def __call__(
-        self,
-        payload: Any,
-        timeout: float | None = None,
-        **options: Unpack[PublishOptions],
+        self, payload: Payload, timeout: float | None = None, **options: Unpack[PublishOptions]
     ) -> TransactionReceipt:
         """Store the message, run the function, and tell the broker its result.
 
@@ -127,34 +124,34 @@ class Transaction:
             Exception: that of the function: the state is UNKNOWN, since its commit may have
                 succeeded.
         """
-        ids = self._broker.config.id_generator
         chosen: PublishOptions = {**self._options, **options}
-        cmd = command_of(PublishType.PUBLISH, (payload,), self.topic, chosen, ids, timeout=timeout)
-        cmd.transaction = self
-        receipt: TransactionReceipt = await self._broker._basic_publish(
-            cmd, producer=self._broker.config.broker_config.producer
-        )
-        return receipt
+        config, publish = self._config, PublishType.PUBLISH
+        cmd = RocketPublishCommand.of(publish, (payload,), self.topic, chosen, config, timeout)
+        cmd.transaction = partial(self._send, timeout)
+        return await self._broker._basic_publish(cmd, producer=config.producer)  # type: ignore[no-any-return]
 
-    async def send(self, message: Message, timeout: float | None) -> TransactionReceipt:
-        """Store a half message, and run the transaction."""
-        if self._producer is None:
+    async def _send(self, timeout: float | None, message: Message) -> TransactionReceipt:
+        if self.producer is None:
             raise SetupError(f"the broker of the transaction of topic {self.topic} is not started")
-        return await self._producer.send_in_transaction(message, message, timeout=timeout)
 
-    async def state_of(self, message: StoredMessage | Message, *, is_check: bool) -> LocalState:
-        """Call one of the functions with a message, and return what it says."""
-        call = self._look if is_check else self._run
-        assert call is not None
-        context = self._broker.config.context
-        raw = message if isinstance(message, StoredMessage) else as_stored(message)
-        parsed = await self._broker.config.producer._parser(raw)
-        parsed.set_decoder(self._broker.config.producer._decoder)
-        with context.scopes((("message", parsed), ("broker", self._broker))):
-            result = await call(parsed)
-        if result is None:
-            return LocalState.UNKNOWN if is_check else LocalState.COMMIT
-        if isinstance(result, LocalState):
+        async def execute() -> LocalState:
+            state = await self.state_of(self._execute, StoredMessage.of(message))
+            return LocalState.COMMIT if state is None else state
+
+        return await self.producer.send_in_transaction(message, execute, timeout=timeout)
+
+    async def state_of(
+        self, function: Callable[..., Any], message: StoredMessage
+    ) -> LocalState | None:
+        """Call one of the functions with a message, and return what it says; None for nothing."""
+        config = self._config
+        parsed = await config.producer._parser(message)
+        parsed.set_decoder(config.producer._decoder)
+        if function not in self._built:  # with its dependencies
+            self._built[function] = config.fd_config.build_call(function).wrapped_call
+        with config.context.scopes((("message", parsed), *config.extra_context.items())):
+            result = await self._built[function](parsed)
+        if result is None or isinstance(result, LocalState):
             return result
         return LocalState.COMMIT if result else LocalState.ROLLBACK
 
@@ -162,13 +159,15 @@ class Transaction:
 class _Listener:
     """Calls the functions of a transaction."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction[Any]) -> None:
         self._transaction = transaction
 
-    async def execute(self, message: Message, argument: Message) -> LocalState:
+    async def execute(self, message: Message, local: Local) -> LocalState:
         """Run the local transaction."""
-        return await self._transaction.state_of(argument, is_check=False)
+        return await local()
 
     async def check(self, message: StoredMessage) -> LocalState:
         """Say whether it has committed."""
-        return await self._transaction.state_of(message, is_check=True)
+        transaction = self._transaction
+        state = await transaction.state_of(transaction.checked(), message)
+        return LocalState.UNKNOWN if state is None else state

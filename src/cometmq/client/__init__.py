@@ -2,7 +2,7 @@
 
 What fewer applications need is in submodules: `settings`, `errors` (all of them), `handlers`,
 `hooks`, `filters`, `allocation`, `offsets`, `subscription_check`, `admin`, `blocking`,
-`idempotent`, `telemetry`, `trace`.
+`idempotent`, `retry_policies`, `memory_producer`, `telemetry`, `trace`.
 """
 
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from cometmq.client._consuming.consumer import check_flag, check_parts, resolve,
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._push.engine import PushEngine, PushSpec
 from cometmq.client.allocation import AllocationStrategy, Averagely
-from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.errors import QueueNotFoundError, SendFailedError
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import (
     BatchHandler,
@@ -30,6 +30,7 @@ from cometmq.client.offsets import OffsetStore, StartFrom, check_start
 from cometmq.client.options import PushOptions
 from cometmq.client.settings import ClientSettings, PushSettings
 from cometmq.model.arguments import checks_arguments
+from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies.client import ConsumerRunningInfo
@@ -203,6 +204,24 @@ class PushConsumer(CallbackConsumer):
             raise QueueNotFoundError(f"no queue of {topic} is assigned to this consumer")
         ends = [(await self._engine.offsets.bounds(queue)).max_offset for queue in queues]
         await self._engine.move(dict(zip(queues, ends, strict=True)))
+
+    async def dead_letter(self, message: StoredMessage, error: BaseException | None = None) -> None:
+        """Dead-letter one message of a batch, within its ``batch_handler``.
+
+        The handler goes on with the others: what it returns or raises counts for all of them, this
+        one included. A broadcast message is dropped instead, as one that fails.
+
+        Args:
+            message: the message.
+            error: why; stored with the dead letter as ``CONSUME_ERROR``.
+
+        Raises:
+            SendFailedError: no broker has stored the dead letter.
+        """
+        is_kept = not self._engine.spec.broadcast
+        if is_kept and not await self._engine.dead_letter(message, error):
+            reason = f"no broker has stored the dead letter of message {message.message_id}"
+            raise SendFailedError(message.topic, (), reason)
 
     def read_from(self, broker_id: int | None) -> None:
         """Pull all queues from this replica, if the broker has it.

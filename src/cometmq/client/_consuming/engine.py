@@ -21,6 +21,7 @@ from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings
+from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
 from cometmq.remoting.tasks import Supervisor, raise_unless_failure
 
@@ -169,6 +170,10 @@ class Engine(ABC):
 
     async def _release_queues(self, step_s: float, *, hard: bool) -> BaseException | None:
         return None
+
+    async def dead_letter(self, message: StoredMessage, error: BaseException | None) -> bool:
+        """Dead-letter a message that a handler has; return whether a broker accepted it."""
+        return await self._make_retries().give_up(message, error)
 
     def _make_retries(self, on_first: Callable[[], None] | None = None) -> Retries:
         return Retries(

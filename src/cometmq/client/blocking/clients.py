@@ -588,6 +588,10 @@ class PushConsumer(base.CallbackConsumer):
         """Skip the backlog: continue at the end of the assigned queues."""
         self._run(self._inner.skip_backlog(topic))
 
+    def dead_letter(self, message: StoredMessage, error: BaseException | None = None) -> None:
+        """Dead-letter one message of a batch, within its ``batch_handler``."""
+        self._run(self._inner.dead_letter(message, error))
+
     def read_from(self, broker_id: int | None) -> None:
         """Pull all queues from this replica, if the broker has it."""
         self._call(self._inner.read_from, broker_id)

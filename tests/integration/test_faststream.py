@@ -262,6 +262,33 @@ async def test_batches(broker: RocketBroker, topic: str) -> None:
     assert sorted(seen) == [*range(50)]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_undecodable_members_of_a_batch_are_dead_letters_alone(
+    broker: RocketBroker, cluster: ThreadedCluster, topic: str, ordered: bool
+) -> None:
+    seen: list[str] = []
+    failed: list[str] = []
+    done = asyncio.Event()
+
+    @broker.subscriber(topic, group=topic, batch=True, ordered=ordered, retry=ConstantRetry(1))
+    async def handle(orders: list[Order]) -> None:
+        if [order.id for order in orders] == ["3"] and not failed:
+            failed.append("3")
+            raise ConnectionError("once")
+        seen.extend(order.id for order in orders)
+        if set(seen) == {"1", "2", "3", "4"}:
+            done.set()
+
+    await broker.start()
+    bodies = [{"id": "1"}, {"id": "2"}, {"wrong": 1}, {"id": "3"}, {"id": "4"}]
+    await broker.publish_batch(*bodies, topic=topic)
+    letter = await dead_letter(cluster, topic)
+    assert letter.body == b'{"wrong":1}'
+    await soon(done.wait())
+    assert failed == ["3"]
+    assert ordered or sorted(seen) == ["1", "2", "3", "4"]
+
+
 async def test_every_process_gets_a_broadcast(
     cluster: ThreadedCluster, topic: str, tmp_path: Any
 ) -> None:

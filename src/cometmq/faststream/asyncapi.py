@@ -28,13 +28,15 @@ class RocketAsyncAPI(AsyncAPI):
         document: Any = super().to_specification()
         for broker in self.brokers:
             for each in [*broker.subscribers, *broker.publishers]:
-                if not isinstance(each, Subscriber | Publisher):
-                    continue
-                options: Any = each.options
-                settings = {name: options[name] for name in NAMES if options.get(name)}
-                if isinstance(each, Subscriber):
-                    settings["group"] = each.group
-                name = each.specification.name
-                if channel := document.channels.get(name) or document.channels.get(clear_key(name)):
-                    setattr(channel, "x-rocketmq", {"topic": each.topic} | settings)
+                if isinstance(each, Subscriber | Publisher):
+                    name, channels = each.specification.name, document.channels
+                    if found := channels.get(clear_key(name)) or channels.get(name):
+                        setattr(found, "x-rocketmq", _settings(each))
         return document
+
+
+def _settings(endpoint: Subscriber | Publisher) -> dict[str, Any]:
+    options: Any = endpoint.options
+    group = {"group": endpoint.group} if isinstance(endpoint, Subscriber) else {}
+    given = {name: options[name] for name in NAMES if options.get(name)}
+    return {"topic": endpoint.topic} | group | given

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Annotated, Any, Concatenate, Unpack
+from functools import partial
+from typing import Annotated, Any, Unpack
 
 from fast_depends import dependency_provider
-from fast_depends.dependencies import Dependant
 from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
@@ -21,7 +20,6 @@ from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
-from faststream._internal.types import BrokerMiddleware
 from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
@@ -34,22 +32,22 @@ from cometmq.faststream.connection import Connection, NameServers
 from cometmq.faststream.message import RocketMessage
 from cometmq.faststream.options import (
     BrokerOptions,
+    IncludeOptions,
     PublisherOptions,
     PublishOptions,
     RegistratorOptions,
+    RequestOptions,
     SubscriberOptions,
 )
-from cometmq.faststream.producer import RocketBrokerConfig, RocketPublishCommand
-from cometmq.faststream.publisher import Publisher
+from cometmq.faststream.publisher import Publisher, RocketBrokerConfig, RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
-from cometmq.faststream.transactions import Payload, Transaction
+from cometmq.faststream.transactions import Function, Payload, Transaction
 
 EMBEDDED = "127.0.0.1"
 """The address in documents of a broker whose port is known only when it is open."""
-PING_S = 5.0
-GRACEFUL_S = 15.0
-TOPIC_CHARS = 24
-"""Characters of a topic or group in a line of the log; longer ones shift the columns."""
+PING_S, GRACEFUL_S = 5.0, 15.0
+LINE = "%(asctime)s %(levelname)-8s - %(topic)-24s | %(group)-24s | %(message_id)-10s - %(message)s"
+"""A line of the log; longer topics and groups shift its columns."""
 
 
 class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
@@ -58,14 +56,9 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
     def subscriber(  # type: ignore[override]
         self, topic: str, **options: Unpack[SubscriberOptions]
     ) -> Subscriber:
-        """Subscribe handlers to a topic; the result is their decorator.
+        """Subscribe handlers to a topic, which gets the prefixes of routers.
 
-        Args:
-            topic: the topic, without the prefixes of routers.
-            options: see `SubscriberOptions`.
-
-        Raises:
-            SetupError: options exclude each other.
+        The result is their decorator. Options that exclude each other raise `SetupError`.
         """
         outer: Any = self.config
         made = Subscriber(outer, topic, options)
@@ -80,11 +73,9 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
     def publisher(  # type: ignore[override]
         self, topic: str, **options: Unpack[PublisherOptions]
     ) -> Publisher:
-        """Return a publisher to a topic: a decorator that sends what a handler returns.
+        """Return a publisher to a topic, which gets the prefixes of routers.
 
-        Args:
-            topic: the topic, without the prefixes of routers.
-            options: see `PublisherOptions`.
+        It is a decorator that sends what a handler returns.
         """
         outer: Any = self.config
         made = Publisher(outer, topic, options)
@@ -92,26 +83,13 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
         return made
 
     def include_router(
-        self,
-        router: Registrator[Any, Any],
-        *,
-        prefix: str = "",
-        dependencies: Sequence[Dependant] = (),
-        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
-        include_in_schema: bool | None = None,
+        self, router: Registrator[Any, Any], **options: Unpack[IncludeOptions]
     ) -> None:
         """Include the subscribers and publishers of a router."""
         if not isinstance(router, RocketRegistrator):
-            raise TypeError(
-                f"include_router got a {type(router).__name__}, expected a RocketRouter"
-            )
-        super().include_router(
-            router,
-            prefix=prefix,
-            dependencies=dependencies,
-            middlewares=middlewares,
-            include_in_schema=include_in_schema,
-        )
+            kind = type(router).__name__
+            raise TypeError(f"include_router got a {kind}, expected a RocketRouter")
+        super().include_router(router, **options)
 
 
 class RocketPublisher(ArgsContainer):
@@ -182,15 +160,8 @@ class LoggerStorage(DefaultLoggerStorage):
         """Return the logger."""
         found = self._get_logger_ref()
         if found is None:
-            columns = f"%(topic)-{TOPIC_CHARS}s | %(group)-{TOPIC_CHARS}s | %(message_id)-10s"
-            found = get_broker_logger(
-                name="rocketmq",
-                default_context={"topic": "", "group": ""},
-                message_id_ln=10,
-                fmt=f"%(asctime)s %(levelname)-8s - {columns} - %(message)s",
-                context=context,
-                log_level=self.logger_log_level,
-            )
+            nothing, level = {"topic": "", "group": ""}, self.logger_log_level
+            found = get_broker_logger("rocketmq", nothing, 10, LINE, context, level)
             self._logger_ref.add(found)
         return found
 
@@ -233,6 +204,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         given = name_servers.split(";") if isinstance(name_servers, str) else name_servers
         addresses = given if isinstance(given, Sequence) else [EMBEDDED]
         urls = options.get("specification_url") or [f"rocketmq://{each}" for each in addresses]
+        settings = (security, client or {}, create_topics, topic_queues)
+        self._new_connection = partial(Connection, name_servers, *settings)
         self._transactions: list[Transaction[Any]] = []
         config = RocketBrokerConfig(
             group=group,
@@ -251,10 +224,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             graceful_timeout=options.get("graceful_timeout", GRACEFUL_S),
             id_generator=options.get("id_generator", gen_cor_id),
             extra_context={"broker": self},
-            default_driver_annotations={
-                RocketBroker: _hint(RocketBroker, "broker"),
-                RocketMessage: _hint(RocketMessage, "message"),
-            },
+            default_driver_annotations=_hints(broker=RocketBroker, message=RocketMessage),
             **_shared(options),
         )
         specification = BrokerSpec(
@@ -265,22 +235,11 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             tags=options.get("tags", ()),
             security=security,
         )
-        super().__init__(
-            routers=routers,
-            config=config,
-            specification=specification,
-            name_servers=name_servers,
-            security=security,
-            client=client or {},
-            create_topics=create_topics,
-            topic_queues=topic_queues,
-        )
-
-    # --- life -----------------------------------------------------------------------------------
+        super().__init__(routers=routers, config=config, specification=specification)
 
     async def _connect(self) -> Connection:
         self._number_subscribers()
-        connection = Connection(**self._connection_kwargs)
+        connection = self._new_connection()
         await connection.start()
         self.config.broker_config.connection = connection
         return connection
@@ -316,15 +275,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             sub.number = counts[key]
             counts[key] += 1
 
-    async def stop(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_val: BaseException | None = None,
-        exc_tb: TracebackType | None = None,
-    ) -> None:
+    async def stop(self, *error: Any, **named: Any) -> None:
         """Wait for handlers that run, and disconnect."""
         try:
-            await super().stop(exc_type, exc_val, exc_tb)
+            await super().stop(*error, **named)
         finally:
             for transaction in self._transactions:
                 await transaction.stop()
@@ -338,8 +292,6 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         if self._connection is None:
             return False
         return await self._connection.ping(PING_S if timeout is None else timeout)
-
-    # --- messages -------------------------------------------------------------------------------
 
     async def publish(
         self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
@@ -355,8 +307,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             The receipt; with a delay it has a recall handle.
         """
         cmd = self._command(PublishType.PUBLISH, (message,), topic, options)
-        receipt: SendReceipt = await self._basic_publish(cmd, producer=self.config.producer)
-        return receipt
+        return await self._basic_publish(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def publish_batch(  # type: ignore[override]
         self, *messages: Any, topic: str = "", **options: Unpack[PublishOptions]
@@ -366,12 +317,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         return await self._basic_publish_batch(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def request(  # type: ignore[override]
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        timeout: float | None = None,
-        **options: Unpack[PublishOptions],
+        self, message: Any = None, topic: str = "", **options: Unpack[RequestOptions]
     ) -> RocketMessage:
         """Publish a request, and return what its handler returns.
 
@@ -379,25 +325,20 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         `publish`, it goes to a topic instead.
 
         Args:
-            message, topic, options: as for `publish`.
-            timeout: seconds, 0.5 by default.
+            message, topic: as for `publish`.
+            options: see `RequestOptions`.
 
         Raises:
             TimeoutError: there is no reply in time; the request may still be handled.
         """
-        cmd = self._command(PublishType.REQUEST, (message,), topic, options, timeout)
+        cmd = self._command(PublishType.REQUEST, (message,), topic, options)
         return await self._basic_request(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     def _command(
-        self,
-        publish_type: PublishType,
-        messages: tuple[Any, ...],
-        topic: str,
-        options: PublishOptions,
-        timeout: float | None = None,
+        self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
     ) -> RocketPublishCommand:
-        config = self.config.broker_config
-        return RocketPublishCommand.of(publish_type, messages, topic, options, config, timeout)
+        id = options.get("correlation_id") or self.config.id_generator()
+        return RocketPublishCommand.of(kind, messages, topic, options, id)
 
     async def recall(self, receipt: SendReceipt | str, topic: str = "") -> str:
         """Recall a delayed message before it is due.
@@ -418,7 +359,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
 
     def transaction(
         self, topic: str, *, group: str, **options: Unpack[PublishOptions]
-    ) -> Callable[[Callable[Concatenate[Payload, ...], Any]], Transaction[Payload]]:
+    ) -> Callable[[Function[Payload]], Transaction[Payload]]:
         """Decorate the function that runs a local transaction; see `Transaction`.
 
         Args:
@@ -427,18 +368,18 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             options: see `PublishOptions`; a message of a transaction has no delay and no key.
         """
 
-        def decorate(execute: Callable[Concatenate[Payload, ...], Any]) -> Transaction[Payload]:
-            made: Transaction[Payload] = Transaction(self, topic, group, options, execute)
+        def decorate(execute: Function[Payload]) -> Transaction[Payload]:
+            made = Transaction(self, topic, group, options, execute)
             self._transactions.append(made)
             return made
 
         return decorate
 
 
-def _hint(kind: type, name: str) -> UnderlyingDriverAnnotation:
-    """Return which annotation a handler needs that names a class itself."""
-    return UnderlyingDriverAnnotation(
-        type_hint=Annotated[kind, Context(name)],
-        module="cometmq.faststream.annotations",
-        name=kind.__name__,
-    )
+def _hints(**kinds: type) -> dict[type, UnderlyingDriverAnnotation]:
+    """Return which annotations handlers need that name these classes themselves."""
+    module, hint = "cometmq.faststream.annotations", UnderlyingDriverAnnotation
+    return {
+        kind: hint(type_hint=Annotated[kind, Context(name)], module=module, name=kind.__name__)
+        for name, kind in kinds.items()
+    }

@@ -24,22 +24,13 @@ NameServers: TypeAlias = "str | Sequence[str] | HasNameServers"
 
 
 class Connection:
-    """What a connected broker uses.
-
-    Args:
-        name_servers: as for `Producer`.
-        security: the account, and whether connections are encrypted.
-        client: settings of the connections, by name.
-        create_topics: whether topics of subscribers are created that do not exist.
-        topic_queues: how many queues such a topic gets at each broker.
-    """
+    """What a connected broker uses; arguments as for `RocketBroker`."""
 
     def __init__(
         self,
         name_servers: NameServers,
-        *,
         security: BaseSecurity | None,
-        client: dict[str, Any],
+        client: Any,
         create_topics: bool,
         topic_queues: int,
     ) -> None:
@@ -87,16 +78,11 @@ class Connection:
                     await admin.create_topic(topic, queues=self._topic_queues)
                 except ResponseError as refused:  # the account has no right to
                     logger.warning("cannot create the topic topic=%s error=%s", topic, refused)
-                    return
-            self._known.add(topic)
+        self._known.add(topic)
 
 
 def account_of(security: BaseSecurity | None) -> dict[str, Any]:
-    """Return the settings of the client for FastStream's security.
-
-    Raises:
-        ConfigError: RocketMQ has no such kind of account.
-    """
+    """Return the settings of the client; for a kind that RocketMQ lacks, raise `ConfigError`."""
     if security is None:
         return {}
     settings: dict[str, Any] = {"use_tls": True} if security.use_ssl else {}
@@ -111,11 +97,7 @@ def account_of(security: BaseSecurity | None) -> dict[str, Any]:
 
 
 def connected(connection: Connection | None) -> Connection:
-    """Return a connection.
-
-    Raises:
-        IncorrectState: the broker is not connected.
-    """
+    """Return a connection; if there is none, raise `IncorrectState`."""
     if connection is None:
         raise IncorrectState("the broker is not connected: call its start() or connect() first")
     return connection

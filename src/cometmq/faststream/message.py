@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from traceback import walk_tb
 from typing import Any
@@ -21,21 +22,18 @@ from faststream.message import StreamMessage, decode_message
 from faststream.message.message import AckStatus
 from pydantic import ValidationError
 
-from cometmq.client import CometError, ConfigError, SimpleConsumer, StoredMessage
-from cometmq.faststream.retries import Retry
+from cometmq.client import CometError, ConfigError, ConsumeLater, SimpleConsumer, StoredMessage
+from cometmq.client.retry_policies import DEAD_LETTER, Retry
 from cometmq.model import property_names as names
 from cometmq.model.times import timeout_s
 
 CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "reply_to"
 """Properties that FastStream's parts of a message travel in."""
-EMPTY = "empty-body"
-"""A property of a message with no body: RocketMQ has none without, so it has one zero byte."""
-EMPTY_BODY = b"\0"
+EMPTY, EMPTY_BODY = "empty-body", b"\0"
+"""The property of a message with no body, and the byte it has: RocketMQ needs one."""
 CLIENT_REPLY = "rocketmq-client:"
 """The prefix of the reply address of a request of RocketMQ's kind; a topic has no colon."""
 _HIDDEN = names.RESERVED | {names.SHARDING_KEY, EMPTY}
-
-Delay = float | timedelta | None
 
 
 class RejectedError(CometError):
@@ -43,19 +41,13 @@ class RejectedError(CometError):
 
 
 class UndecodableError(CometError):
-    """The payload of a message cannot be decoded, or does not fit the handler.
-
-    It becomes a dead letter at once: it would fail each time.
-    """
+    """A payload cannot be decoded: a dead letter at once, since it would fail each time."""
 
 
 class Settlement:
-    """The verdict over one delivery: a message, or the messages of a batch.
+    """The verdict over one delivery: a message, or the messages of a batch from the first one on.
 
-    Args:
-        message: the message, or the first one of the batch.
-        retry: of the subscriber.
-        consumer: tells the broker at once, if the message was popped.
+    With a consumer it is a popped message: the broker is told at once.
     """
 
     __slots__ = ("_retry", "_settled", "consumer", "delay", "error", "message", "verdict")
@@ -66,7 +58,7 @@ class Settlement:
         self.message = message
         self.consumer = consumer
         self.verdict: AckStatus | None = None
-        self.delay: Delay = None
+        self.delay: float | timedelta | None = None
         """Until the redelivery, if there is one; None for when the brokers like."""
         self.error: BaseException | None = None
         """Why it is not acknowledged."""
@@ -74,7 +66,10 @@ class Settlement:
         self._settled: asyncio.Event | None = None
 
     async def settle(
-        self, verdict: AckStatus, delay: Delay = None, error: BaseException | None = None
+        self,
+        verdict: AckStatus,
+        delay: float | timedelta | None = None,
+        error: BaseException | None = None,
     ) -> None:
         """Say what becomes of it; only the first call counts.
 
@@ -87,7 +82,9 @@ class Settlement:
         if delay is not None and timeout_s(delay, "delay") < 0:
             raise ConfigError(f"nack with delay={delay!r}: expected 0 seconds or more")
         if verdict is not AckStatus.ACKED:
-            self.error = self._reason(error or sys.exception())  # a middleware settles meanwhile
+            error = error or sys.exception()  # a middleware settles while it is handled
+            if self.error is None or self.error.__cause__ is not error:  # a decoder says more
+                self.error = error
         if verdict is AckStatus.NACKED and delay is None:
             if is_undecodable(self.error):
                 verdict = AckStatus.REJECTED
@@ -99,11 +96,6 @@ class Settlement:
             self._settled.set()
         if self.consumer is not None:
             await self._tell(self.consumer)
-
-    def _reason(self, error: BaseException | None) -> BaseException | None:
-        """Return why it is not acknowledged; of a failed decoder more than its exception."""
-        noted = self.error
-        return noted if noted is not None and noted.__cause__ is error else error
 
     async def _tell(self, consumer: SimpleConsumer) -> None:
         try:
@@ -118,11 +110,22 @@ class Settlement:
                 await consumer.nack(self.message)
             raise
 
+    def raise_unless_consumed(self) -> None:
+        """End the handler call of a push consumer; `ConsumeLater` means that it comes again."""
+        if self.verdict is AckStatus.REJECTED:
+            raise ConsumeLater(delay_level=DEAD_LETTER) from self.error
+        if self.verdict is not AckStatus.ACKED:
+            raise ConsumeLater(delay=self.delay) from self.error
+
     async def wait(self) -> None:
         """Wait until it is settled."""
         if self.verdict is None:
             self._settled = self._settled or asyncio.Event()
             await self._settled.wait()
+
+
+CURRENT: ContextVar[Settlement | None] = ContextVar("cometmq_settlement", default=None)
+"""The settlement of the delivery that this task handles."""
 
 
 def is_undecodable(problem: BaseException | None) -> bool:
@@ -136,35 +139,39 @@ def is_undecodable(problem: BaseException | None) -> bool:
     frames = walk_tb(problem.__traceback__)
     callers = [str(frame.f_globals.get("__name__", "")) for frame, _ in frames]
     ours = [name for name in callers if not name.startswith("pydantic")]
-    return bool(ours) and ours[-1].startswith("fast_depends.")
+    return ours[-1:] != [] and ours[-1].startswith("fast_depends.")
 
 
 class RocketMessage(StreamMessage[Any]):
     """A message of a topic; ``raw_message`` is the `StoredMessage`, or a sequence for a batch."""
 
-    settlement: Settlement | None = None
+    def __init__(self, raw_message: Any, body: Any, **parts: Any) -> None:
+        super().__init__(raw_message, body, **parts)
+        first, current = messages_of(raw_message)[0], CURRENT.get()
+        is_consumed = current is not None and current.message is first  # else it is a reply
+        self.settlement = current if current and is_consumed else Settlement(first, None)
 
     @property
     def tags(self) -> str | None:
         """The tag of the message; of a batch, that of the first one."""
-        return messages_of(self.raw_message)[0].tags
+        return self.settlement.message.tags
 
     @property
     def keys(self) -> list[str]:
         """The keys of the message; of a batch, those of the first one."""
-        return messages_of(self.raw_message)[0].keys
+        return self.settlement.message.keys
 
     @property
     def attempt(self) -> int:
         """How often the message was delivered, with this time."""
-        return messages_of(self.raw_message)[0].reconsume_times + 1
+        return self.settlement.message.reconsume_times + 1
 
     async def ack(self) -> None:
         """Acknowledge the message: it is consumed."""
-        await self._settle(AckStatus.ACKED)
+        await self.settlement.settle(AckStatus.ACKED)
         await super().ack()
 
-    async def nack(self, delay: Delay = None) -> None:
+    async def nack(self, delay: float | timedelta | None = None) -> None:
         """Have the message redelivered.
 
         Args:
@@ -172,85 +179,59 @@ class RocketMessage(StreamMessage[Any]):
                 brokers. With ``pop`` it is kept to; otherwise a delay level that is not shorter is
                 taken, and an ordered queue pauses for 10 ms to 30 s.
         """
-        await self._settle(AckStatus.NACKED, delay)
+        await self.settlement.settle(AckStatus.NACKED, delay)
         await super().nack()
 
     async def reject(self, reason: str = "") -> None:
-        """Dead-letter the message.
-
-        Args:
-            reason: stored with the dead letter as ``CONSUME_ERROR``.
-        """
-        await self._settle(AckStatus.REJECTED, error=RejectedError(reason) if reason else None)
+        """Dead-letter the message; the reason is stored with it as ``CONSUME_ERROR``."""
+        error = RejectedError(reason) if reason else None
+        await self.settlement.settle(AckStatus.REJECTED, error=error)
         await super().reject()
 
     async def extend(self, invisible: float | timedelta) -> None:
-        """Begin the invisible time of a popped message anew.
-
-        Args:
-            invisible: seconds, or a timedelta.
-
-        Raises:
-            FeatureNotSupportedException: the subscriber does not pop.
-        """
-        consumer = None if self.settlement is None else self.settlement.consumer
-        if consumer is None:
+        """Begin the invisible time of a popped message anew, in seconds or as a timedelta."""
+        if self.settlement.consumer is None:
             raise FeatureNotSupportedException(
                 "extend is for popped messages: subscriber(..., pop=True)"
             )
-        await consumer.extend(self.raw_message, invisible)
-
-    async def _settle(
-        self, verdict: AckStatus, delay: Delay = None, error: BaseException | None = None
-    ) -> None:
-        if self.committed is None and self.settlement is not None:
-            await self.settlement.settle(verdict, delay, error)
+        await self.settlement.consumer.extend(self.raw_message, invisible)
 
 
-class Parser:
-    """Makes FastStream's messages.
+async def parse_message(message: StoredMessage) -> RocketMessage:
+    """Parse one message."""
+    return _parsed(message, _body_of(message), headers_of(message))
 
-    Args:
-        settlements: of the deliveries that handlers work on, by the `id` of the raw message: two
-            handlers of a subscriber with parsers of their own have a message each.
-    """
 
-    def __init__(self, settlements: Mapping[int, Settlement]) -> None:
-        self._settlements = settlements
+async def parse_batch(message: Sequence[StoredMessage]) -> RocketMessage:
+    """Parse the messages of a batch."""
+    headers = [headers_of(each) for each in message]
+    bodies = [_body_of(each) for each in message]
+    return _parsed(message, bodies, headers[0], batch_headers=headers)
 
-    async def parse_message(self, message: StoredMessage) -> RocketMessage:
-        """Parse one message."""
-        return self._parsed(message, _body_of(message), headers_of(message))
 
-    async def parse_batch(self, message: Sequence[StoredMessage]) -> RocketMessage:
-        """Parse the messages of a batch."""
-        headers = [headers_of(each) for each in message]
-        bodies = [_body_of(each) for each in message]
-        return self._parsed(message, bodies, headers[0], batch_headers=headers)
+async def decode(msg: StreamMessage[Any]) -> Any:
+    """Decode by the content type, or as JSON if it looks so."""
+    return decode_message(msg)
 
-    async def decode_message(self, msg: StreamMessage[Any]) -> Any:
-        """Decode by the content type, or as JSON if it looks so."""
-        return decode_message(msg)
 
-    async def decode_batch(self, msg: StreamMessage[Any]) -> list[Any]:
-        """Decode each message. FastStream knows a subscriber of batches by this name."""
-        return [decode_message(await self.parse_message(each)) for each in msg.raw_message]
+async def decode_batch(msg: StreamMessage[Any]) -> list[Any]:
+    """Decode each message. FastStream knows a subscriber of batches by this name."""
+    return [decode_message(await parse_message(each)) for each in msg.raw_message]
 
-    def _parsed(self, raw: Any, body: Any, headers: dict[str, str], **more: Any) -> RocketMessage:
-        first = messages_of(raw)[0]
-        client = first.properties.get(names.REPLY_TO_CLIENT)
-        parsed = RocketMessage(
-            raw_message=raw,
-            body=body,
-            headers=headers,
-            content_type=headers.get(CONTENT_TYPE),
-            reply_to=headers.get(REPLY_TO) or (f"{CLIENT_REPLY}{client}" if client else ""),
-            correlation_id=headers.get(CORRELATION_ID),
-            message_id=first.message_id,
-            **more,
-        )
-        parsed.settlement = self._settlements.get(id(raw))
-        return parsed
+
+def _parsed(raw: Any, body: Any, headers: dict[str, str], **more: Any) -> RocketMessage:
+    first = messages_of(raw)[0]
+    client = first.properties.get(names.REPLY_TO_CLIENT)
+    return RocketMessage(
+        raw_message=raw,
+        body=body,
+        headers=headers,
+        content_type=headers.get(CONTENT_TYPE),
+        reply_to=headers.get(REPLY_TO) or (f"{CLIENT_REPLY}{client}" if client else ""),
+        correlation_id=headers.get(CORRELATION_ID),
+        message_id=first.message_id,
+        **more,
+    )
 
 
 def headers_of(message: StoredMessage) -> dict[str, str]:

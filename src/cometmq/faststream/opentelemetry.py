@@ -12,7 +12,7 @@ from faststream.opentelemetry.middleware import TelemetryMiddleware
 from opentelemetry.semconv.trace import SpanAttributes
 
 from cometmq.faststream.message import messages_of
-from cometmq.faststream.producer import RocketPublishCommand
+from cometmq.faststream.publisher import RocketPublishCommand
 
 
 class SettingsProvider(TelemetrySettingsProvider[Any, RocketPublishCommand]):
@@ -24,7 +24,7 @@ class SettingsProvider(TelemetrySettingsProvider[Any, RocketPublishCommand]):
         """Return the attributes of a consumed message or batch."""
         messages = messages_of(msg.raw_message)
         size_bytes = sum(len(each.body) for each in messages)
-        return self._attributes(msg, len(messages)) | {
+        return _attributes(msg.correlation_id, len(messages)) | {
             SpanAttributes.MESSAGING_MESSAGE_ID: msg.message_id,
             SpanAttributes.MESSAGING_MESSAGE_PAYLOAD_SIZE_BYTES: size_bytes,
             MESSAGING_DESTINATION_PUBLISH_NAME: messages[0].topic,
@@ -36,24 +36,19 @@ class SettingsProvider(TelemetrySettingsProvider[Any, RocketPublishCommand]):
 
     def get_publish_attrs_from_cmd(self, cmd: RocketPublishCommand) -> dict[str, Any]:
         """Return the attributes of what is published."""
-        attributes = self._attributes(cmd, len(cmd.batch_bodies))
+        attributes = _attributes(cmd.correlation_id, len(cmd.batch_bodies))
         return attributes | {SpanAttributes.MESSAGING_DESTINATION_NAME: cmd.destination}
 
     def get_publish_destination_name(self, cmd: RocketPublishCommand) -> str:
         """Return the topic."""
         return cmd.destination
 
-    def _attributes(
-        self, what: StreamMessage[Any] | RocketPublishCommand, count: int
-    ) -> dict[str, Any]:
-        found = {
-            SpanAttributes.MESSAGING_SYSTEM: self.messaging_system,
-            SpanAttributes.MESSAGING_MESSAGE_CONVERSATION_ID: what.correlation_id,
-            SpanAttributes.MESSAGING_BATCH_MESSAGE_COUNT: count,
-        }
-        if count < 2:
-            del found[SpanAttributes.MESSAGING_BATCH_MESSAGE_COUNT]
-        return found
+
+def _attributes(correlation_id: str | None, count: int) -> dict[str, Any]:
+    return {
+        SpanAttributes.MESSAGING_SYSTEM: SettingsProvider.messaging_system,
+        SpanAttributes.MESSAGING_MESSAGE_CONVERSATION_ID: correlation_id,
+    } | ({SpanAttributes.MESSAGING_BATCH_MESSAGE_COUNT: count} if count > 1 else {})
 
 
 RocketTelemetryMiddleware = partial(

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+from fast_depends import Provider
+from fast_depends.dependencies import Dependant
+from fast_depends.library.serializer import SerializerProto
+from faststream._internal.basic_types import LoggerProto
+from faststream._internal.context.repository import ContextRepo
+from faststream._internal.parser import CodecProto
+from faststream._internal.types import BrokerMiddleware, CustomCallable, IdGenerator
 from faststream.middlewares import AckPolicy
+from faststream.specification.schema.extra import Tag, TagDict
 
-from cometmq.faststream.retries import Retry
-
-if TYPE_CHECKING:
-    from fast_depends import Provider
-    from fast_depends.dependencies import Dependant
-    from fast_depends.library.serializer import SerializerProto
-    from faststream._internal.basic_types import LoggerProto
-    from faststream._internal.context.repository import ContextRepo
-    from faststream._internal.parser import CodecProto
-    from faststream._internal.types import BrokerMiddleware, CustomCallable, IdGenerator
-    from faststream.specification.schema.extra import Tag, TagDict
-
-    from cometmq.client.options import PushOnlyOptions
+from cometmq.client.options import PushOnlyOptions
+from cometmq.client.retry_policies import Retry
 
 
 class SendOptions(TypedDict, total=False):
@@ -34,31 +31,35 @@ class SendOptions(TypedDict, total=False):
     keys: Iterable[str]
     """Keys, by which operators find the message."""
     key: str | None
-    """The order key: messages with the same key are consumed in order by ``ordered`` subscribers.
-    """
+    """The order key: ``ordered`` subscribers consume messages with the same key in order."""
     delay: float | timedelta
     """Deliver this many seconds, or a timedelta, after the send; needs a broker's timers."""
     deliver_at: datetime | int | None
     """Deliver at this time: a datetime with a time zone, or ms since 1970."""
     delay_level: int
     """A delay level of the broker, for brokers without timers."""
+    headers: dict[str, Any] | None
+    """Properties of the message; values become text."""
+    reply_to: str
+    """The topic to which the consumer sends its result."""
 
 
 class PublishOptions(SendOptions, total=False):
     """How one message is published."""
 
-    headers: dict[str, Any] | None
-    """Properties of the message; values become text."""
     correlation_id: str | None
-    reply_to: str
-    """The topic to which the consumer sends its result."""
+
+
+class RequestOptions(PublishOptions, total=False):
+    """How a request is published."""
+
+    timeout: float | None
+    """Seconds for the reply, 0.5 by default."""
 
 
 class PublisherOptions(SendOptions, total=False):
     """A publisher."""
 
-    headers: dict[str, Any] | None
-    reply_to: str
     batch: bool
     """Whether what a handler returns is a sequence of messages, sent as one batch."""
     persistent: bool
@@ -94,7 +95,7 @@ class SubscriberOptions(TypedDict, total=False):
     on its own. Needs brokers of RocketMQ 5, or CometMQ's."""
     invisible: float | timedelta
     """How long a popped message is for this process alone, 60 seconds by default. It begins anew
-    while the handler runs."""
+    until the message is settled."""
     retry: Retry | None
     """When a failed message is redelivered; None for the brokers' growing delays."""
     settings: PushOnlyOptions
@@ -110,6 +111,15 @@ class SubscriberOptions(TypedDict, total=False):
     title: str | None
     description: str | None
     include_in_schema: bool
+
+
+class IncludeOptions(TypedDict, total=False):
+    """How a router is included."""
+
+    prefix: str
+    dependencies: Sequence[Dependant]
+    middlewares: Sequence[BrokerMiddleware[Any, Any]]
+    include_in_schema: bool | None
 
 
 class RegistratorOptions(TypedDict, total=False):
@@ -140,6 +150,3 @@ class BrokerOptions(RegistratorOptions, total=False):
     protocol_version: str | None
     description: str | None
     tags: Iterable[Tag | TagDict]
-
-
-SEND_NAMES = frozenset(SendOptions.__annotations__)

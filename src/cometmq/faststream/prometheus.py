@@ -10,7 +10,7 @@ from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider
 from faststream.prometheus.middleware import PrometheusMiddleware
 
 from cometmq.faststream.message import messages_of
-from cometmq.faststream.producer import RocketPublishCommand
+from cometmq.faststream.publisher import RocketPublishCommand
 
 
 class SettingsProvider(MetricsSettingsProvider[Any, RocketPublishCommand]):

@@ -29,100 +29,64 @@ from faststream.middlewares import AckPolicy
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import SubscriberSpec
 
-from cometmq.client import (
-    CometError,
-    ConsumeLater,
-    Filter,
-    PullConsumer,
-    PushConsumer,
-    SimpleConsumer,
-    StartFrom,
-    StoredMessage,
-)
+from cometmq.client import Filter, PushConsumer, SimpleConsumer, StoredMessage
+from cometmq.client.errors import CometError, ConsumeLater
+from cometmq.client.offsets import StartFrom
+from cometmq.client.pull_consumer import PullConsumer
+from cometmq.faststream import message as parts
 from cometmq.faststream.connection import Connection, connected
-from cometmq.faststream.message import (
-    CLIENT_REPLY,
-    Parser,
-    RocketMessage,
-    Settlement,
-    UndecodableError,
-)
+from cometmq.faststream.message import RocketMessage, Settlement
 from cometmq.faststream.options import SubscriberOptions
-from cometmq.faststream.producer import RocketBrokerConfig
-from cometmq.faststream.publisher import ReplyPublisher, TopicConfig, channel
+from cometmq.faststream.publisher import ReplyPublisher, RocketBrokerConfig, TopicConfig
 from cometmq.model.topic import check_topic_name
 
 WORKERS = 20
 RECORDS = 32
 INVISIBLE_S = 60.0
 RECEIVE_S = 10.0
-DEAD_LETTER = -1
 _declared = itertools.count()
 
 
-class RocketSubscriberConfig(SubscriberUsecaseConfig):
-    """Says how messages are acknowledged."""
-
+class _Config(SubscriberUsecaseConfig):
     @property
     def ack_policy(self) -> AckPolicy:
-        """The policy of the subscriber, else of router or broker, else ``NACK_ON_ERROR``."""
-        for policy in (self._ack_policy, self._outer_config.ack_policy):
-            if policy is not EMPTY:
-                return policy
-        return AckPolicy.NACK_ON_ERROR
+        policies = (self._ack_policy, self._outer_config.ack_policy)
+        return next((each for each in policies if each is not EMPTY), AckPolicy.NACK_ON_ERROR)
 
 
-class RocketSubscriberSpecification(SubscriberSpecification[RocketBrokerConfig, TopicConfig]):
-    """A subscriber in the AsyncAPI document."""
-
-    @property
-    def topic(self) -> str:
-        """The topic, with the prefixes of routers."""
-        return f"{self._outer_config.prefix}{self.config.topic}"
-
+class _Specification(SubscriberSpecification[RocketBrokerConfig, TopicConfig]):
     @property
     def channel_labels(self) -> list[str]:
-        """The topic."""
-        return [self.topic]
+        return [self.config.topic]
 
-    def get_schema(self) -> dict[str, SubscriberSpec]:
-        """Return its channel."""
+    def get_schema(self) -> Any:
         payload = resolve_payloads(self.get_payloads())
-        return channel(SubscriberSpec, self.name, self.topic, self.description, payload)
+        return self.config.channel(SubscriberSpec, self.name, self.description, payload)
 
 
 class Subscriber(SubscriberUsecase[Any]):
-    """Consumes one topic.
+    """Consumes one topic; options that exclude each other raise `SetupError`."""
 
-    Raises:
-        SetupError: options exclude each other.
-    """
-
-    specification: RocketSubscriberSpecification  # type: ignore[assignment]
     _outer_config: RocketBrokerConfig
 
     def __init__(self, outer: RocketBrokerConfig, topic: str, options: SubscriberOptions) -> None:
         check_options(topic, options)
         self.options = options
-        self._settlements: dict[int, Settlement] = {}
-        config = RocketSubscriberConfig(
-            _outer_config=outer,
-            _ack_policy=options.get("ack_policy", EMPTY),
-            no_reply=options.get("no_reply", False),
-        )
-        parser = Parser(self._settlements)
-        config.parser, config.decoder = parser.parse_message, parser.decode_message
+        policy, is_silent = options.get("ack_policy", EMPTY), options.get("no_reply", False)
+        config = _Config(_outer_config=outer, _ack_policy=policy, no_reply=is_silent)
+        config.parser, config.decoder = parts.parse_message, parts.decode
         if options.get("batch"):
-            config.parser, config.decoder = parser.parse_batch, parser.decode_batch
-        calls: CallsCollection[Any] = CallsCollection()
-        described = RocketSubscriberSpecification(outer, TopicConfig.of(topic, options), calls)
-        super().__init__(config, described, calls)  # type: ignore[arg-type]
+            config.parser, config.decoder = parts.parse_batch, parts.decode_batch
+        self._described, calls = TopicConfig(outer, topic, options), CallsCollection[Any]()
+        specification: Any = _Specification(outer, self._described, calls)
+        super().__init__(config, specification, calls)
         self._consumer: PushConsumer | SimpleConsumer | None = None
         self._reader: PullConsumer | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
+        self._names: dict[str, str] = {}
         self.declared = next(_declared)
         """Grows with each subscriber."""
         self.number = 0
@@ -131,7 +95,7 @@ class Subscriber(SubscriberUsecase[Any]):
     @property
     def topic(self) -> str:
         """The topic, with the prefixes of routers."""
-        return self.specification.topic
+        return self._described.topic
 
     @property
     def group(self) -> str:
@@ -154,11 +118,10 @@ class Subscriber(SubscriberUsecase[Any]):
             return Filter.sql(self.options["sql"])
         return Filter.tags(self.options.get("tags") or "*")
 
-    # --- life -----------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Begin to consume, if there are handlers."""
         check_topic_name(self.topic)
+        self._names = {"topic": self.topic, "group": self.group}
         await super().start()
         self._post_start()
         if self._outer_config.connection is None and self._outer_config.producer:
@@ -208,61 +171,62 @@ class Subscriber(SubscriberUsecase[Any]):
     def _begin_stop(self) -> asyncio.Task[None]:
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name=f"stop {self.group}")
-            self._stopping.add_done_callback(self._stopped)
         return self._stopping
 
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        self._stopping = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log(logging.ERROR, f"cannot stop: {error!r}", exc_info=error)  # type: ignore[arg-type]
-
     async def _stop(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        reader, self._reader = self._reader, None
-        if isinstance(consumer, PushConsumer):
-            await consumer.close()  # waits for the handlers, and commits
-        if self._receiving is not None:
-            self._receiving.cancel()
-        await super().stop()
-        for task in self._handling:
-            task.cancel()
-        await asyncio.gather(*self._handling, return_exceptions=True)
-        for each in (consumer, reader):
-            if each is not None:
-                await each.close()
-
-    # --- handlers -------------------------------------------------------------------------------
+        try:
+            if isinstance(self._consumer, PushConsumer):
+                await self._consumer.close()  # waits for the handlers, and commits
+            if self._receiving is not None:
+                self._receiving.cancel()
+            await super().stop()
+            for task in self._handling:
+                task.cancel()
+            await asyncio.gather(*self._handling, return_exceptions=True)
+            for each in (self._consumer, self._reader):
+                if each is not None:
+                    await each.close()
+        finally:
+            self._consumer = self._reader = self._receiving = self._stopping = None
 
     async def _on_message(self, message: StoredMessage) -> None:
-        await self._handle(message, message)
+        settlement = Settlement(message, self.options.get("retry"))
+        await self._process(message, settlement)
+        settlement.raise_unless_consumed()
 
-    async def _on_batch(self, messages: Sequence[StoredMessage], context: object) -> None:
-        await self._handle(list(messages), messages[0])
+    async def _on_batch(self, messages: Sequence[StoredMessage], context: Any) -> None:
+        settlement = Settlement(messages[0], self.options.get("retry"))
+        await self._process(list(messages), settlement)
+        if len(messages) > 1 and parts.is_undecodable(settlement.error):
+            await self._one_by_one(messages, context)  # only some of them are undecodable
+        else:
+            settlement.raise_unless_consumed()
 
-    async def _handle(self, raw: Any, first: StoredMessage) -> None:
-        """Handle a message or batch of a push consumer.
-
-        Raises:
-            ConsumeLater: it is not consumed.
-        """
-        settlement = Settlement(first, self.options.get("retry"))
-        await self._process(raw, settlement)
-        if settlement.verdict is AckStatus.REJECTED:
-            raise ConsumeLater(delay_level=DEAD_LETTER) from settlement.error
-        if settlement.verdict is not AckStatus.ACKED:
-            raise ConsumeLater(delay=settlement.delay) from settlement.error
+    async def _one_by_one(self, messages: Sequence[StoredMessage], context: Any) -> None:
+        """Handle batches of one message each, up to the first that is to be redelivered."""
+        for done, message in enumerate(messages):
+            settlement = Settlement(message, self.options.get("retry"))
+            await self._process([message], settlement)
+            verdict, consumer = settlement.verdict, self._consumer
+            if verdict is AckStatus.REJECTED and isinstance(consumer, PushConsumer):
+                await consumer.dead_letter(message, settlement.error)
+            elif verdict is AckStatus.ACKED or done == 0 or self.options.get("ordered"):
+                settlement.raise_unless_consumed()
+            else:
+                context.done = done
+                context.delay_level = ConsumeLater(delay=settlement.delay).delay_level
+                return
 
     async def _process(self, raw: Any, settlement: Settlement) -> None:
         """Call the handlers, and settle what they leave open."""
         if not self.running:
             return
-        self._settlements[id(raw)] = settlement
+        token = parts.CURRENT.set(settlement)
         try:
             await self.process_message(raw)
         except (StopConsume, SystemExit) as stop:
             self._begin_stop()
-            app = self._outer_config.context.get("app")
-            if isinstance(stop, SystemExit) and app:
+            if isinstance(stop, SystemExit) and (app := self._outer_config.context.get("app")):
                 app.exit()
         except Exception as problem:  # the log has it already
             settlement.error = settlement.error or problem
@@ -272,14 +236,12 @@ class Subscriber(SubscriberUsecase[Any]):
             if self.ack_policy is AckPolicy.MANUAL and settlement.consumer is None:
                 await settlement.wait()
         finally:
-            self._settlements.pop(id(raw), None)
+            parts.CURRENT.reset(token)
 
     def _get_parser_and_decoder(
-        self,
-        item_parser: CustomCallable | None = None,
-        item_decoder: CustomCallable | None = None,
+        self, *items: CustomCallable | None, **named: CustomCallable | None
     ) -> tuple[AsyncCallable, AsyncCallable]:
-        parser, decoder = super()._get_parser_and_decoder(item_parser, item_decoder)
+        parser, decoder = super()._get_parser_and_decoder(*items, **named)
 
         async def checked(message: StreamMessage[Any]) -> Any:
             try:
@@ -290,8 +252,8 @@ class Subscriber(SubscriberUsecase[Any]):
                     f" decoded as {message.content_type or 'JSON or bytes'}: {problem}"
                 )
                 problem.add_note(reason)
-                if isinstance(message, RocketMessage) and message.settlement is not None:
-                    message.settlement.error = UndecodableError(reason)
+                if isinstance(message, RocketMessage):
+                    message.settlement.error = parts.UndecodableError(reason)
                     message.settlement.error.__cause__ = problem
                 raise
 
@@ -299,16 +261,14 @@ class Subscriber(SubscriberUsecase[Any]):
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         producer = self._outer_config.producer
-        if message.reply_to.startswith(CLIENT_REPLY):
+        if message.reply_to.startswith(parts.CLIENT_REPLY):
             return (ReplyPublisher(producer, "", request=message.raw_message),)
         return (ReplyPublisher(producer, message.reply_to),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Return what each line of the log has."""
-        id = getattr(message, "message_id", "")
-        return {"topic": self.topic, "group": self.group, "message_id": id}
-
-    # --- pop ------------------------------------------------------------------------------------
+        names = self._names or {"topic": self.topic, "group": self.group}
+        return {**names, "message_id": getattr(message, "message_id", "")}
 
     async def _receive(self, consumer: SimpleConsumer) -> None:
         """Receive messages while there is room for them, and handle each in a task."""
@@ -342,8 +302,6 @@ class Subscriber(SubscriberUsecase[Any]):
                 with suppress(CometError):  # else its invisible time ends
                     await consumer.nack(message, None if self.running else 0)
 
-    # --- single messages ------------------------------------------------------------------------
-
     async def _pull(self) -> PullConsumer:
         assert not self.calls, "a subscriber with handlers has no get_one and no iterator"
         if self._reader is None:
@@ -376,22 +334,14 @@ class Subscriber(SubscriberUsecase[Any]):
     async def _parsed(self, raw: StoredMessage) -> RocketMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
-        made = await process_msg(
-            msg=raw,
-            middlewares=(make(raw, context=context) for make in self._broker_middlewares),
-            parser=parser,
-            decoder=decoder,
-        )
+        around = [make(raw, context=context) for make in self._broker_middlewares]
+        made = await process_msg(msg=raw, middlewares=around, parser=parser, decoder=decoder)
         assert isinstance(made, RocketMessage)
         return made
 
 
 def check_options(topic: str, options: SubscriberOptions) -> None:
-    """Check that the options of a subscriber fit together.
-
-    Raises:
-        SetupError: two exclude each other.
-    """
+    """Check that the options of a subscriber fit together; else raise `SetupError`."""
     given: Any = options
     pairs = [
         *(("pop", other) for other in ("ordered", "broadcast", "batch", "settings")),

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
-from cometmq.client import (
-    CometError,
-    LocalState,
-    Message,
-    MessageQueue,
-    SendReceipt,
-    SendStatus,
-    StoredMessage,
-    TransactionReceipt,
-)
+from cometmq.client import Filter, LocalState, Message, StoredMessage
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.memory_producer import MemoryProducer
 from cometmq.faststream.broker import RocketBroker
-from cometmq.faststream.producer import RocketProducer
-from cometmq.faststream.publisher import Publisher
+from cometmq.faststream.publisher import Publisher, RocketProducer, RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.faststream.transactions import Local
-from cometmq.model import property_names as names
-from cometmq.model.offsets import QueueOffset
-from cometmq.model.times import epoch_ms, milliseconds, now_ms
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.sql92 import compile_expression
 
@@ -57,36 +44,41 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         self, *brokers: RocketBroker, with_real: bool = False, connect_only: bool | None = None
     ) -> None:
         super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
-        self._client: Any = FakeClient(brokers)
+        self._client = MemoryProducer(self._deliver, execute=_execute)
 
     @property
     def delayed(self) -> list[Message]:
         """The messages that are held, by the time when they are due."""
-        held = self._client.held.values()
-        return [message for _, message in sorted(held, key=lambda each: each[0])]
+        return self._client.delayed
 
     async def advance(self, seconds: float | timedelta) -> int:
-        """Let time pass, and deliver what is due.
+        """Let time pass, and deliver what is due; return how many messages."""
+        return await self._client.advance(seconds)
 
-        Returns:
-            How many messages were delivered.
-        """
-        held = self._client.held
-        self._client.passed_ms += milliseconds(seconds, "seconds")
-        order = sorted(held, key=lambda handle: held[handle][0])
-        due = [handle for handle in order if held[handle][0] <= self._client.passed_ms]
-        for handle in due:
-            await self._client.deliver([held.pop(handle)[1]])
-        return len(due)
+    async def _deliver(self, messages: list[StoredMessage]) -> int:
+        """Call one handler of each group with the messages that pass its filter; return calls."""
+        found: dict[str, Subscriber] = {}
+        for broker in self.brokers:
+            broker._number_subscribers()
+            for sub in broker._own_subscribers():
+                if sub.calls and sub.topic == messages[0].topic:
+                    found.setdefault(sub.group, sub)
+        calls: list[tuple[Subscriber, Any]] = []
+        for sub in found.values():
+            chosen = [message for message in messages if _selects(sub.filter, message)]
+            is_batch = sub.options.get("batch") and chosen
+            calls += [(sub, part) for part in ([chosen] if is_batch else chosen)]
+        for sub, part in calls:
+            await sub.process_message(part)
+        return len(calls)
 
     def create_publisher_fake_subscriber(
         self, broker: RocketBroker, publisher: Publisher
     ) -> tuple[Subscriber, bool]:
         """Return the subscriber that records what a publisher sends."""
-        for each in self.brokers:
-            for sub in each._own_subscribers():
-                if sub.topic == publisher.topic:
-                    return sub, True
+        for sub in (sub for each in self.brokers for sub in each._own_subscribers()):
+            if sub.topic == publisher.topic:
+                return sub, True
         is_batch = publisher.options.get("batch", False)
         return broker.subscriber(publisher.topic, batch=is_batch, persistent=False), False
 
@@ -94,16 +86,16 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
     def _patch_producer(self, broker: RocketBroker) -> Generator[None, None, None]:
         config = broker.config.broker_config
         connection, config.connection = config.connection, None
+        producer = FakeProducer(config)
+        producer.client = self._client
         for transaction in broker._transactions:
             transaction.checked()
-            transaction.producer = self._client
+            transaction.producer = self._client  # type: ignore[assignment]
         try:
-            with change_producer(config, FakeProducer(config, self._client)):
+            with change_producer(config, producer):
                 yield
         finally:
             config.connection = connection
-            for transaction in broker._transactions:
-                transaction.producer = None
 
     async def _fake_connect(self, broker: RocketBroker, *args: Any, **kwargs: Any) -> Any:
         return object()  # nothing uses it: the producer delivers
@@ -114,118 +106,22 @@ class FakeProducer(RocketProducer):
 
     client: Any = None
 
-    def __init__(self, config: Any, client: Any) -> None:
-        super().__init__(config)
-        self.client = client
-
     def __bool__(self) -> bool:
         return True
 
-
-class FakeClient:
-    """Delivers messages within the process; its methods are those of the client's producers."""
-
-    def __init__(self, brokers: Sequence[RocketBroker]) -> None:
-        self.held: dict[str, tuple[int, Message]] = {}
-        """Messages with a delay, and when each is due, by their recall handles."""
-        self.passed_ms = 0
-        """By how much time was advanced."""
-        self._brokers = brokers
-        self._replies: dict[str, StoredMessage] = {}
-
-    async def send(self, message: Message, *, order_key: str | None = None) -> SendReceipt:
-        """Deliver a message, or hold it."""
-        delay_ms, id = self._delay_ms(message), new_id()
-        if delay_ms > 0:
-            self.held[id] = self.passed_ms + delay_ms, message
-            return _receipt(message, id, recall_handle=id)
-        await self.deliver([message])
-        return _receipt(message, id)
-
-    async def send_batch(
-        self, messages: Sequence[Message], *, order_key: str | None = None
-    ) -> SendReceipt:
-        """Deliver messages to batch subscribers at once, to others one by one."""
-        await self.deliver(messages)
-        return _receipt(messages[0], new_id())
-
-    async def recall(self, topic: str, handle: str) -> str:
-        """Drop a message that is held."""
-        if self.held.pop(handle, None) is None:
-            raise CometError(f"the message of {topic} is not held: it was due, or had no delay")
-        return handle
-
-    async def send_in_transaction(
-        self, message: Message, local: Local, *, timeout: float | None = None
-    ) -> TransactionReceipt:
-        """Run a local transaction, and deliver its message if it commits."""
-        state = await local()
-        if state is LocalState.COMMIT:
-            await self.deliver([message])
-        return TransactionReceipt(_receipt(message, new_id()), state)
-
-    async def request(
-        self, message: Message, *, order_key: str | None, timeout: float
-    ) -> StoredMessage:
-        """Deliver a message, and return what a handler replies."""
-        asker = message.properties[names.REPLY_TO_CLIENT] = new_id()
-        async with asyncio.timeout(timeout):
-            if not await self.deliver([message]):
-                raise SubscriberNotFound
-        if asker not in self._replies:
-            raise TimeoutError(f"no handler of {message.topic} has replied")
-        return self._replies.pop(asker)
-
-    async def reply(
-        self, request: StoredMessage, body: bytes, *, properties: Mapping[str, str]
-    ) -> None:
-        """Note a reply; only the first one counts."""
-        reply = StoredMessage.of(Message(request.topic, body, properties=dict(properties)))
-        self._replies.setdefault(request.properties[names.REPLY_TO_CLIENT], reply)
-
-    async def deliver(self, messages: Sequence[Message]) -> bool:
-        """Call one handler of each group with the messages that pass its filter.
-
-        Returns:
-            Whether there was any.
-        """
-        found: dict[str, Subscriber] = {}
-        for broker in self._brokers:
-            broker._number_subscribers()
-            for sub in broker._own_subscribers():
-                if sub.calls and sub.topic == messages[0].topic:
-                    found.setdefault(sub.group, sub)
-        stored = [StoredMessage.of(message) for message in messages]
-        is_any = False
-        for sub in found.values():
-            chosen = [message for message in stored if selects(sub, message)]
-            parts: Sequence[Any] = [chosen] if sub.options.get("batch") else chosen
-            for part in parts if chosen else ():
-                is_any = True
-                await sub.process_message(part)
-        return is_any
-
-    def _delay_ms(self, message: Message) -> int:
-        if message.deliver_at is not None:
-            return epoch_ms(message.deliver_at) - now_ms() - self.passed_ms
-        if message.delay_level:
-            return 1  # which time a level stands for is the broker's setting
-        return milliseconds(message.delay, "delay")
+    async def request(self, cmd: RocketPublishCommand) -> StoredMessage:
+        """Return what a handler replies; without one, raise `SubscriberNotFound`."""
+        try:
+            return await super().request(cmd)
+        except TopicNotFoundError as problem:
+            raise SubscriberNotFound(str(problem)) from problem
 
 
-def selects(subscriber: Subscriber, message: StoredMessage) -> bool:
-    """Return whether a message passes the filter of a subscriber."""
-    wanted = subscriber.filter
+async def _execute(message: Message, local: Local) -> LocalState:
+    return await local()
+
+
+def _selects(wanted: Filter, message: StoredMessage) -> bool:
     if wanted.kind == TAG_KIND:
-        return not wanted.wanted_tags or message.tags in wanted.wanted_tags
+        return wanted.takes(message)
     return compile_expression(wanted.expression).evaluate(message.properties) is True
-
-
-def new_id() -> str:
-    """Return an id, as a client makes one for each message."""
-    return uuid4().hex.upper()
-
-
-def _receipt(message: Message, id: str, **more: Any) -> SendReceipt:
-    queue = MessageQueue(message.topic, "test", 0)
-    return SendReceipt(SendStatus.SEND_OK, id, id, queue, QueueOffset(0), **more)

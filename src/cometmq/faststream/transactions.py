@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Concatenate, Generic, TypeVar, Unpack
 
 from faststream._internal.broker import BrokerUsecase
 from faststream.exceptions import SetupError
 from faststream.response.publish_type import PublishType
 
-from cometmq.client import (
-    LocalState,
-    Message,
-    StoredMessage,
-    TransactionProducer,
-    TransactionReceipt,
-)
+from cometmq import client as rocketmq
+from cometmq.client import LocalState
 from cometmq.faststream.connection import connected
 from cometmq.faststream.options import PublishOptions
-from cometmq.faststream.producer import RocketBrokerConfig, RocketPublishCommand
+from cometmq.faststream.publisher import RocketBrokerConfig, RocketPublishCommand
 
 Payload = TypeVar("Payload")
+Function = Callable[Concatenate[Payload, ...], Any]
+"""Gets the payload, and its dependencies."""
 Local = Callable[[], Awaitable[LocalState]]
 """Runs a local transaction."""
 
@@ -52,22 +50,19 @@ class Transaction(Generic[Payload]):
         topic: str,
         group: str,
         options: PublishOptions,
-        execute: Callable[..., Any],
+        execute: Function[Payload],
     ) -> None:
-        self.topic = topic
-        self.group = group
-        self.producer: TransactionProducer[Local] | None = None
+        self.topic, self.group = topic, group
+        self.producer: rocketmq.TransactionProducer[Local] | None = None
         """Sends the messages, once the broker is started."""
         self._broker = broker
         self._config = broker.config.broker_config
         self._options = options
         self._execute = execute
-        self._check: Callable[..., Any] | None = None
-        self._built: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
+        self._check: Function[Payload] | None = None
+        self._built: dict[Function[Payload], Callable[..., Awaitable[Any]]] = {}
 
-    def check(
-        self, function: Callable[Concatenate[Payload, ...], Any]
-    ) -> Callable[Concatenate[Payload, ...], Any]:
+    def check(self, function: Function[Payload]) -> Function[Payload]:
         """Decorate the function that says later whether the transaction has committed.
 
         It returns True, False, or None if that is not known yet.
@@ -75,12 +70,8 @@ class Transaction(Generic[Payload]):
         self._check = function
         return function
 
-    def checked(self) -> Callable[..., Any]:
-        """Return the function for checks.
-
-        Raises:
-            SetupError: there is none.
-        """
+    def checked(self) -> Function[Payload]:
+        """Return the function for checks; without one it raises `SetupError`."""
         if self._check is None:
             raise SetupError(
                 f"the transaction of topic {self.topic} has no function for checks: decorate one"
@@ -90,15 +81,12 @@ class Transaction(Generic[Payload]):
 
     async def start(self) -> None:
         """Become a member of the group, which answers checks."""
-        self.checked()
+        check = partial(self._state_of, self.checked(), LocalState.UNKNOWN)
+        listener: Any = SimpleNamespace(execute=lambda message, local: local(), check=check)
         connection = connected(self._config.connection)
         await connection.ensure_topic(self.topic)
-        self.producer = TransactionProducer(
-            group=self.group,
-            listener=_Listener(self),
-            instance=connection.instance,
-            topics=(self.topic,),
-        )
+        options: Any = {"instance": connection.instance, "topics": (self.topic,)}
+        self.producer = rocketmq.TransactionProducer(group=self.group, listener=listener, **options)
         await self.producer.start()
 
     async def stop(self) -> None:
@@ -109,7 +97,7 @@ class Transaction(Generic[Payload]):
 
     async def __call__(
         self, payload: Payload, timeout: float | None = None, **options: Unpack[PublishOptions]
-    ) -> TransactionReceipt:
+    ) -> rocketmq.TransactionReceipt:
         """Store the message, run the function, and tell the broker its result.
 
         Args:
@@ -125,25 +113,24 @@ class Transaction(Generic[Payload]):
                 succeeded.
         """
         chosen: PublishOptions = {**self._options, **options}
-        config, publish = self._config, PublishType.PUBLISH
-        cmd = RocketPublishCommand.of(publish, (payload,), self.topic, chosen, config, timeout)
+        id = chosen.get("correlation_id") or self._config.id_generator()
+        cmd = RocketPublishCommand.of(PublishType.PUBLISH, (payload,), self.topic, chosen, id)
         cmd.transaction = partial(self._send, timeout)
-        return await self._broker._basic_publish(cmd, producer=config.producer)  # type: ignore[no-any-return]
+        return await self._broker._basic_publish(cmd, producer=self._config.producer)  # type: ignore[no-any-return]
 
-    async def _send(self, timeout: float | None, message: Message) -> TransactionReceipt:
+    async def _send(
+        self, timeout: float | None, message: rocketmq.Message
+    ) -> rocketmq.TransactionReceipt:
         if self.producer is None:
             raise SetupError(f"the broker of the transaction of topic {self.topic} is not started")
+        stored = rocketmq.StoredMessage.of(message)
+        local = partial(self._state_of, self._execute, LocalState.COMMIT, stored)
+        return await self.producer.send_in_transaction(message, local, timeout=timeout)
 
-        async def execute() -> LocalState:
-            state = await self.state_of(self._execute, StoredMessage.of(message))
-            return LocalState.COMMIT if state is None else state
-
-        return await self.producer.send_in_transaction(message, execute, timeout=timeout)
-
-    async def state_of(
-        self, function: Callable[..., Any], message: StoredMessage
-    ) -> LocalState | None:
-        """Call one of the functions with a message, and return what it says; None for nothing."""
+    async def _state_of(
+        self, function: Function[Payload], default: LocalState, message: rocketmq.StoredMessage
+    ) -> LocalState:
+        """Call one of the functions with a message, and return what it says."""
         config = self._config
         parsed = await config.producer._parser(message)
         parsed.set_decoder(config.producer._decoder)
@@ -152,22 +139,5 @@ class Transaction(Generic[Payload]):
         with config.context.scopes((("message", parsed), *config.extra_context.items())):
             result = await self._built[function](parsed)
         if result is None or isinstance(result, LocalState):
-            return result
+            return result or default
         return LocalState.COMMIT if result else LocalState.ROLLBACK
-
-
-class _Listener:
-    """Calls the functions of a transaction."""
-
-    def __init__(self, transaction: Transaction[Any]) -> None:
-        self._transaction = transaction
-
-    async def execute(self, message: Message, local: Local) -> LocalState:
-        """Run the local transaction."""
-        return await local()
-
-    async def check(self, message: StoredMessage) -> LocalState:
-        """Say whether it has committed."""
-        transaction = self._transaction
-        state = await transaction.state_of(transaction.checked(), message)
-        return LocalState.UNKNOWN if state is None else state

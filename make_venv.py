@@ -36,7 +36,7 @@ PROGRESS_S = 5.0
 """Seconds between two lines about the progress of an installation."""
 LAYERS = {
     "core": (),
-    "test": ("build", "check", "test"),
+    "test": ("build", "check", "test", "examples"),
     "demo": ("spark",),
     "spark": ("test-spark",),
     "docs": ("docs",),

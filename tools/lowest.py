@@ -69,6 +69,8 @@ USED_BY = {
     "test": ("tests/unit",),
 }
 """The tests that use the packages of each extra."""
+UNPROMISED = ("examples",)
+"""Extras without lowest versions: OpenTelemetry's exporter needs an SDK of its own version."""
 
 
 def requirements() -> list[Requirement]:

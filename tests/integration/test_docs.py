@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from tools.generate import pages
 
 TESTED_BLOCK = re.compile(r"<!-- run as a test -->\n```python\n(.*?)```", re.DOTALL)
 GROUP = pages.ROOT / "examples" / "consumer_group"
-SERVICE = pages.ROOT / "examples" / "order_service"
 TESTED_BLOCKS = {
     f"{path.stem}-{number}".replace("-", "_"): match.group(1)
     for path in pages.pages()
@@ -174,30 +172,10 @@ def test_workers_of_the_tutorial_share_the_hats_and_lose_none(tmp_path: Path) ->
         two.end(signal.SIGKILL)
 
 
-def test_the_order_service_handles_its_orders_until_sigterm(name_servers: str) -> None:
-    with examples.running(SERVICE / "service.py", name_servers) as process:
-        assert process.stdout is not None
-        printed = [process.stdout.readline() for _ in range(4)]
-        process.send_signal(signal.SIGTERM)
-
-    assert [line for line in printed if line.startswith("order-1")] == [
-        "order-1 placed\n",
-        "order-1 paid\n",
-        "order-1 shipped\n",
-    ]
-    assert "order-2 placed\n" in printed
-
-
 def test_python_blocks_of_the_documentation_pass_as_tests(tmp_path: Path) -> None:
-    """One pytest runs all of them, and those of the order service: a start takes as long as two.
-
-    Each block is a module of its own.
-    """
+    """One pytest runs all of them; each block is a module of its own."""
     for name, code in TESTED_BLOCKS.items():
         (tmp_path / f"test_{name}.py").write_text(code)
-    for path in SERVICE.glob("*.py"):
-        shutil.copy(path, tmp_path)
-    service_tests = (SERVICE / "test_service.py").read_text().count("\ndef test_")
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin_options.OPTIONS, str(tmp_path)],
@@ -209,4 +187,4 @@ def test_python_blocks_of_the_documentation_pass_as_tests(tmp_path: Path) -> Non
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(TESTED_BLOCKS) + service_tests} passed" in done.stdout, done.stdout
+    assert f"{len(TESTED_BLOCKS)} passed" in done.stdout, done.stdout

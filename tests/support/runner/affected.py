@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ("docs/", "examples/", "benchmarks/results/", "README.md", "CONTRIBUTING.md")
 PAGE_TESTS = ("tests/unit/docs/test_pages.py", "tests/unit/docs/test_guarantees.py")
+SERVICES = {"examples/orders/": "tests/integration/test_orders.py"}
+"""Examples with tests of their own."""
 PROJECT_TESTS = (
     "tests/unit/test_layout.py",
     "tests/unit/test_build_ext.py",
@@ -43,6 +45,7 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
             found.add(path)
         elif path.endswith(".json") or path.startswith(PAGES):
             found.update(PAGE_TESTS)
+            found.update(test for folder, test in SERVICES.items() if path.startswith(folder))
         elif path.startswith(("src/", "tests/", "tools/")) and path.endswith((".py", ".pxd")):
             modules.add(_module_of(path.removesuffix(".pxd").removesuffix(".py")))
             found.update(_tests_named_after(path))

@@ -11,7 +11,6 @@ A time that a person writes on a command line is local without a zone, as the ti
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import re
 import time
@@ -31,8 +30,6 @@ TIMEOUT_S_USUAL = 1_000
 
 _AGO = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|min|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-log = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -74,7 +71,9 @@ def timeout_s(value: float | timedelta, name: str = "timeout") -> float:
 @lru_cache(maxsize=256)
 def _warn_of_timeout(name: str, found: float) -> None:
     """Log each timeout once, since a call with it is often repeated."""
-    log.warning(
+    import logging  # the console loads this module, and starts faster without it
+
+    logging.getLogger(__name__).warning(
         "%s=%s is %s: timeouts are in seconds; give timedelta(seconds=%s) if that is meant",
         *(name, found, timedelta(seconds=found), found),
     )

@@ -75,6 +75,8 @@ class Workers(Generic[T]):
     def add(self, items: Iterable[T]) -> None:
         """Have items done; never blocks."""
         self.waiting.extend(items)
+        if self._idle and not self._calling:  # it runs an iteration sooner than by `_add_worker`
+            _wake(self._idle.pop())
         self._call()
 
     def resize(self, count: int) -> None:

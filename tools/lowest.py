@@ -34,7 +34,7 @@ DEVELOPERS = {
     "check": (
         "ruff check .",
         "ruff format --check .",
-        "mypy",
+        f"mypy --python-executable {sys.executable}",  # an older PySpark has other types
         "lint-imports",
         "pytest -q tests/integration/test_types.py",
         "pytest -q tests/integration/test_deployment.py -k a_linter",

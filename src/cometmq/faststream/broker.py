@@ -38,15 +38,22 @@ from cometmq.faststream.options import (
     RegistratorOptions,
     RequestOptions,
     SubscriberOptions,
+    check_names,
 )
-from cometmq.faststream.publisher import Publisher, RocketBrokerConfig, RocketPublishCommand
+from cometmq.faststream.publisher import (
+    OPTIONS_OF,
+    Publisher,
+    RocketBrokerConfig,
+    RocketPublishCommand,
+)
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.faststream.transactions import Function, Payload, Transaction
 
 EMBEDDED = "127.0.0.1"
 """The address in documents of a broker whose port is known only when it is open."""
 PING_S, GRACEFUL_S = 5.0, 15.0
-LINE = "%(asctime)s %(levelname)-8s - %(topic)-24s | %(group)-24s | %(message_id)-10s - %(message)s"
+ID_CHARS = 32
+LINE = "%(asctime)s %(levelname)-8s - %(topic)-24s | %(group)-24s | %(message_id)-32s - %(message)s"
 """A line of the log; longer topics and groups shift its columns."""
 
 
@@ -77,6 +84,7 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
 
         It is a decorator that sends what a handler returns.
         """
+        check_names(f"publisher to {topic}", options, PublisherOptions)
         outer: Any = self.config
         made = Publisher(outer, topic, options)
         super().publisher(made, persistent=options.get("persistent", True))
@@ -133,6 +141,7 @@ class RocketRouter(RocketRegistrator, BrokerRouter[Any, RocketBrokerConfig]):
         include_in_schema: bool | None = None,
         **options: Unpack[RegistratorOptions],
     ) -> None:
+        check_names("RocketRouter", options, RegistratorOptions)
         config = RocketBrokerConfig(
             prefix=prefix, include_in_schema=include_in_schema, **_shared(options)
         )
@@ -161,7 +170,7 @@ class LoggerStorage(DefaultLoggerStorage):
         found = self._get_logger_ref()
         if found is None:
             nothing, level = {"topic": "", "group": ""}, self.logger_log_level
-            found = get_broker_logger("rocketmq", nothing, 10, LINE, context, level)
+            found = get_broker_logger("rocketmq", nothing, ID_CHARS, LINE, context, level)
             self._logger_ref.add(found)
         return found
 
@@ -201,6 +210,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         routers: Iterable[RocketRegistrator] = (),
         **options: Unpack[BrokerOptions],
     ) -> None:
+        check_names("RocketBroker", options, BrokerOptions)
         given = name_servers.split(";") if isinstance(name_servers, str) else name_servers
         addresses = given if isinstance(given, Sequence) else [EMBEDDED]
         urls = options.get("specification_url") or [f"rocketmq://{each}" for each in addresses]
@@ -337,6 +347,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
     def _command(
         self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
     ) -> RocketPublishCommand:
+        check_names(f"publish to {topic}", options, OPTIONS_OF[kind])
         id = options.get("correlation_id") or self.config.id_generator()
         return RocketPublishCommand.of(kind, messages, topic, options, id)
 
@@ -367,6 +378,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             group: the producer group, whose processes answer the checks of brokers.
             options: see `PublishOptions`; a message of a transaction has no delay and no key.
         """
+
+        check_names(f"transaction of {topic}", options, PublishOptions)
 
         def decorate(execute: Function[Payload]) -> Transaction[Payload]:
             made = Transaction(self, topic, group, options, execute)

@@ -5,7 +5,7 @@ Their names are those of FastStream's brokers where these have them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -21,6 +21,7 @@ from faststream.specification.schema.extra import Tag, TagDict
 
 from cometmq.client.options import PushOnlyOptions
 from cometmq.client.retry_policies import Retry
+from cometmq.client.settings import near_names
 
 
 class SendOptions(TypedDict, total=False):
@@ -150,3 +151,20 @@ class BrokerOptions(RegistratorOptions, total=False):
     protocol_version: str | None
     description: str | None
     tags: Iterable[Tag | TagDict]
+
+
+def check_names(where: str, options: Mapping[str, Any], kind: Any) -> None:
+    """Check the names of options, which Python does not for `Unpack`.
+
+    Args:
+        where: begins the error.
+        options: what was given.
+        kind: the class above that has the names.
+
+    Raises:
+        TypeError: there is no such option. Ignored, a wrong name would drop a filter silently.
+    """
+    for name in options.keys() - kind.__optional_keys__:
+        near = near_names(name, kind.__optional_keys__)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise TypeError(f"{where}: there is no option {name!r}{hint}")

@@ -25,10 +25,16 @@ from faststream.specification.schema import Message, Operation, PublisherSpec
 from cometmq import client as rocketmq
 from cometmq.faststream import message as parts
 from cometmq.faststream.connection import Connection, connected
-from cometmq.faststream.options import PublisherOptions, PublishOptions, RequestOptions
+from cometmq.faststream.options import (
+    PublisherOptions,
+    PublishOptions,
+    RequestOptions,
+    check_names,
+)
 from cometmq.model.topic import check_topic_name
 
 REQUEST_S = 0.5  # as in FastStream's other brokers
+OPTIONS_OF = {PublishType.PUBLISH: PublishOptions, PublishType.REQUEST: RequestOptions}
 
 
 class RocketResponse(Response):
@@ -42,6 +48,7 @@ class RocketResponse(Response):
     """
 
     def __init__(self, body: Any, **options: Unpack[PublishOptions]) -> None:
+        check_names("RocketResponse", options, PublishOptions)
         headers, id = options.get("headers"), options.get("correlation_id")
         super().__init__(body, headers=headers, correlation_id=id)
         self.options = options
@@ -176,7 +183,7 @@ def _message(cmd: RocketPublishCommand, body: bytes, content_type: str | None) -
         body=body or parts.EMPTY_BODY,
         properties=properties,
         tags=cmd.options.get("tags"),
-        keys=tuple(cmd.options.get("keys") or ()),
+        keys=cmd.options.get("keys") or (),
         delay=cmd.options.get("delay") or 0,
         deliver_at=cmd.options.get("deliver_at"),
         delay_level=cmd.options.get("delay_level") or 0,
@@ -254,6 +261,7 @@ class Publisher(PublisherUsecase):
     def _command(
         self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
     ) -> RocketPublishCommand:
+        check_names(f"publish to {topic or self.topic}", options, OPTIONS_OF[kind])
         merged: Any = {**self.options, **options}
         merged["headers"] = (self.options.get("headers") or {}) | (options.get("headers") or {})
         id = options.get("correlation_id") or self._outer_config.id_generator()

@@ -36,7 +36,7 @@ from cometmq.client.pull_consumer import PullConsumer
 from cometmq.faststream import message as parts
 from cometmq.faststream.connection import Connection, connected
 from cometmq.faststream.message import RocketMessage, Settlement
-from cometmq.faststream.options import SubscriberOptions
+from cometmq.faststream.options import SubscriberOptions, check_names
 from cometmq.faststream.publisher import ReplyPublisher, RocketBrokerConfig, TopicConfig
 from cometmq.model.topic import check_topic_name
 
@@ -341,8 +341,23 @@ class Subscriber(SubscriberUsecase[Any]):
 
 
 def check_options(topic: str, options: SubscriberOptions) -> None:
-    """Check that the options of a subscriber fit together; else raise `SetupError`."""
+    """Check the options of a subscriber, and that they fit together.
+
+    Raises:
+        TypeError: there is no such option.
+        SetupError: a value is wrong, or two options exclude each other.
+    """
+    check_names(f"subscriber of {topic}", options, SubscriberOptions)
     given: Any = options
+    start, retry = given.get("auto_offset_reset", "earliest"), given.get("retry")
+    workers = given.get("max_workers", WORKERS)
+    for name, value, expected, is_right in (
+        ("auto_offset_reset", start, "'earliest' or 'latest'", start in ("earliest", "latest")),
+        ("retry", retry, "a retry policy", retry is None or hasattr(retry, "delay_s")),
+        ("max_workers", workers, "1 or more", isinstance(workers, int) and workers > 0),
+    ):
+        if not is_right:
+            raise SetupError(f"subscriber of {topic}: {name}={value!r}: expected {expected}")
     pairs = [
         *(("pop", other) for other in ("ordered", "broadcast", "batch", "settings")),
         *(("tags", "sql"), ("ordered", "broadcast")),

@@ -14,7 +14,7 @@ from faststream.response.publish_type import PublishType
 from cometmq import client as rocketmq
 from cometmq.client import LocalState
 from cometmq.faststream.connection import connected
-from cometmq.faststream.options import PublishOptions
+from cometmq.faststream.options import PublishOptions, check_names
 from cometmq.faststream.publisher import RocketBrokerConfig, RocketPublishCommand
 
 Payload = TypeVar("Payload")
@@ -112,6 +112,7 @@ class Transaction(Generic[Payload]):
             Exception: that of the function: the state is UNKNOWN, since its commit may have
                 succeeded.
         """
+        check_names(f"transaction of {self.topic}", options, PublishOptions)
         chosen: PublishOptions = {**self._options, **options}
         id = chosen.get("correlation_id") or self._config.id_generator()
         cmd = RocketPublishCommand.of(PublishType.PUBLISH, (payload,), self.topic, chosen, id)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -245,13 +246,54 @@ async def test_what_cannot_be_decoded_is_told_apart(broker: RocketBroker) -> Non
         ({"ordered": True, "broadcast": True}, "either ordered or broadcast"),
         ({"invisible": 5}, "invisible is only for pop=True"),
         ({"max_records": 5}, "max_records is only for batch=True"),
+        ({"auto_offset_reset": "first"}, "'first': expected 'earliest' or 'latest'"),
+        ({"retry": 5}, "retry=5: expected a retry policy"),
+        ({"max_workers": 0, "pop": True}, "max_workers=0: expected 1 or more"),
     ],
 )
-def test_options_that_exclude_each_other(
+def test_options_that_are_wrong_or_exclude_each_other(
     broker: RocketBroker, options: dict[str, Any], met: str
 ) -> None:
     with pytest.raises(SetupError, match=met):
         broker.subscriber("orders", **options)
+
+
+async def test_a_name_that_no_option_has_is_refused(broker: RocketBroker) -> None:
+    """Otherwise ``tag=`` would drop the filter, and all messages would be handled."""
+    wrong: Any = {"tag": "paid"}
+    hint = "there is no option 'tag'; did you mean tags"
+    makers: list[Callable[..., Any]] = [
+        partial(broker.subscriber, "orders"),
+        partial(broker.publisher, "orders"),
+        lambda **wrong: broker.transaction("orders", group="shop", **wrong)(print),
+        partial(broker.transaction, "orders", group="shop"),
+        partial(RocketResponse, "42"),
+    ]
+    for make in makers:
+        with pytest.raises(TypeError, match=hint):
+            make(**wrong)
+    with pytest.raises(
+        TypeError, match="there is no option 'middleware'; did you mean middlewares"
+    ):
+        RocketRouter(middleware=())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="there is no option 'log_levle'; did you mean log_level"):
+        RocketBroker(log_levle=1)  # type: ignore[call-arg]
+    async with TestRocketBroker(broker) as br:
+        for publish in (br.publish, br.request, br.publisher("orders").publish):
+            with pytest.raises(TypeError, match=hint):
+                await publish("42", "orders", **wrong)
+        with pytest.raises(TypeError, match="publish to orders: there is no option 'timeout'"):
+            await br.publish("42", "orders", timeout=3)  # type: ignore[call-arg]
+
+
+async def test_one_key_may_be_a_text(broker: RocketBroker) -> None:
+    @broker.subscriber("orders")
+    async def bill(body: str, keys: Annotated[Any, Context("message.keys")]) -> None:
+        assert keys == ["order-42"]
+
+    async with TestRocketBroker(broker) as br:
+        await br.publish("x", "orders", keys="order-42")
+        bill.mock.assert_called_once()
 
 
 async def test_groups_are_told_apart_and_named_after_topic_and_handler() -> None:

@@ -21,12 +21,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 import cometmq.celery  # noqa: F401 - makes the scheme known
 from cometmq.remoting.ports import free_broker_port
 
 TASKS_A_ROUND = 20
-END_S = 120.0
+END_S = 60.0
+"""How long no task ends until the rest counts as lost."""
 PROGRAM = """
 import json, os, time
 import cometmq.celery
@@ -133,9 +135,12 @@ def run(folder: Path, rounds: int, seed: int) -> list[str]:
                 processes.kill(victim)
                 processes.start(victim)
             print(f"round {number + 1} of {rounds}: killed {victim}", flush=True)
-        end = time.monotonic() + END_S
-        while sent - ended(processes.notes) and time.monotonic() < end:
-            time.sleep(0.2)
+        left, end = sent, time.monotonic() + END_S
+        while left and time.monotonic() < end:
+            time.sleep(0.5)
+            before, left = left, sent - ended(processes.notes)
+            if len(left) < len(before):
+                end = time.monotonic() + END_S
         return verdict(sent, processes.notes)
     finally:
         for name in processes.running:
@@ -145,7 +150,8 @@ def run(folder: Path, rounds: int, seed: int) -> list[str]:
 def send(app: Celery, seconds: float) -> str:
     """Send a task; a broker that was just killed is tried again."""
     while True:
-        with contextlib.suppress(*app.connection_for_write().connection_errors, OSError):
+        errors = app.connection_for_write().connection_errors
+        with contextlib.suppress(*errors, OSError, OperationalError):
             return str(app.send_task("shop.note", (seconds,), retry=False).id)
         time.sleep(0.1)
 
@@ -174,6 +180,7 @@ def verdict(sent: set[str], notes: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # ends the processes
     number, given = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with tempfile.TemporaryDirectory(prefix="celery-kills-") as name:
         found = run(Path(name), number, given)

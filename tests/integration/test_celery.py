@@ -29,7 +29,8 @@ from celery import Celery
 
 app = Celery("shop", broker=os.environ["BROKER"], backend="rpc://")
 app.conf.worker_prefetch_multiplier = 2
-app.conf.broker_transport_options = {"visibility_timeout": 2}
+app.conf.broker_transport_options = {"visibility_timeout": int(os.environ["VISIBILITY"])}
+app.conf.worker_soft_shutdown_timeout = float(os.environ.get("SOFT_S", 0))
 app.conf.broker_connection_retry_on_startup = True
 
 @app.task
@@ -61,7 +62,11 @@ class Shop:
         self.app = Celery("shop", broker=broker, backend="rpc://", control="cometmq.celery:Control")
         (folder / "shop.py").write_text(TASKS)
         self.notes = folder / "notes"
-        self.environment = os.environ | {"BROKER": broker, "NOTES": str(self.notes)}
+        self.environment = os.environ | {
+            "BROKER": broker,
+            "NOTES": str(self.notes),
+            "VISIBILITY": "2",
+        }
 
     @contextlib.contextmanager
     def worker(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -153,8 +158,33 @@ def test_kill_9_loses_no_late_acknowledged_task_and_repeats_none(shop: Shop) -> 
     assert shop.noted("begin").count("stuck") == 2
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("soft_s", [0, 3])
+def test_a_cold_shutdown_returns_what_runs_after_a_soft_one_has_waited_for_it(
+    shop: Shop, soft_s: int
+) -> None:
+    """Long before its invisible time is over."""
+    shop.environment |= {"VISIBILITY": "3600", "SOFT_S": str(soft_s)}
+    soon, never = shop.folder / "soon", shop.folder / "never"
+    with shop.worker() as worker:
+        shop.note("soon", soon)
+        shop.note("stuck", never)
+        wait_until(lambda: len(shop.noted("begin")) == 2)
+        os.kill(worker.pid, signal.SIGQUIT)
+        wait_until(lambda: ("Soft" if soft_s else "Cold") in shop.log())
+        soon.touch()
+        assert worker.wait(timeout=IN_TIME_S) == 0
+    ended_in_time = shop.noted("end")
+    assert ended_in_time == (["soon"] if soft_s else [])
+    never.touch()
+    with shop.worker():
+        wait_until(lambda: set(shop.noted("end")) == {"soon", "stuck"})
+    assert sorted(shop.noted("end")) == ["soon", "stuck"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_warm_shutdown_ends_what_runs_and_returns_the_rest(shop: Shop, pool: str) -> None:
+    if pool == "gevent":
+        pytest.importorskip("gevent")
     gate = shop.folder / "gate"
     with shop.worker("-P", pool) as worker:
         names = [f"task-{each}" for each in range(6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ import kombu
 import pytest
 
 import cometmq.kombu
-from cometmq.client import ClientError
+from cometmq.client import ClientError, TopicNotFoundError
 from cometmq.testing import ThreadedCluster
+from support.checks.waiting import wait_until
 
 IN_TIME_S = 20.0
 OTHER_PROCESS = {"idle_s": 119}
@@ -143,6 +145,41 @@ def test_short_lived_queues_have_no_topic_of_their_own(connect: Connect) -> None
         assert received(connection, queue, 1, 0.01) == ["all"]
     topics = connection.transport.run(connection.transport.link.admin.topics())
     assert not [each for each in topics if "many-" in each]
+
+
+def test_a_batch_is_stored_when_it_ends_and_in_its_order(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("batch")
+    producer = connection.Producer()
+    with producer.batch(max_size=300) as batch:
+        for number in range(400):
+            producer.publish(number, routing_key="batch", declare=[queue])
+        assert queue(connection.channel()).queue_declare(passive=True).message_count == 300
+        batch.flush()
+    with contextlib.suppress(kombu.exceptions.EncodeError), producer.batch():
+        producer.publish("discarded", routing_key="batch")
+        producer.publish(object(), routing_key="batch")
+    assert received(connection, queue, 400) == list(range(400))
+
+
+def test_rejected_messages_are_dead_letters_and_odd_headers_are_text(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("rejected")
+    headers = {"at": datetime(2026, 1, 2, tzinfo=UTC), "odd": kombu.Queue}
+    connection.Producer().publish("x", routing_key="rejected", declare=[queue], headers=headers)
+    message = queue(connection.channel()).get()
+    assert message.headers["at"] == "2026-01-02T00:00:00Z"
+    assert "Queue" in message.headers["odd"]
+    message.reject()
+    transport = connection.transport
+    group = transport.link.names.queue("rejected")
+
+    def dead() -> int:
+        with contextlib.suppress(TopicNotFoundError):
+            stats = transport.run(transport.link.admin.topic_stats(f"%DLQ%{group}"))
+            return sum(each.max_offset for each in stats.values())
+        return 0
+
+    wait_until(lambda: dead() == 1)
+    assert queue(connection.channel()).get() is None
 
 
 def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(

@@ -669,7 +669,7 @@ class SimpleSettings(Checked):
 
     settle_again: bool = setting(False)
     """Whether an ack, nack or dead letter that a retry may cure is tried again, after ``retry_ms``,
-    for as long as the invisible time is."""
+    for as long as the invisible time is. If that does not help, the message is redelivered."""
 
 
 @dataclass(frozen=True, kw_only=True)

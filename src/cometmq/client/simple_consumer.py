@@ -441,6 +441,8 @@ class SimpleConsumer(SubscribingConsumer):
                 is_lost = isinstance(error, ReceiptExpiredError | ClientClosedError)
                 is_again = self._settings.settle_again and is_transient(error) and not is_lost
                 if not is_again or time.monotonic() >= until:
+                    if self._settings.settle_again:
+                        self._deliveries.remove(message)  # not renewed: it is redelivered
                     raise
             await asyncio.sleep(self._settings.retry_ms / 1000)
 

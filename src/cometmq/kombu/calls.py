@@ -3,76 +3,120 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from cometmq.client import ClientClosedError, CometError
 from cometmq.kombu.link import HOLD_S, RETRY_S, Link
-from cometmq.kombu.session import Held, Session
+from cometmq.kombu.session import POP_MAX, Held, Session
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+GATHER_S = 0.005
+"""How long acknowledgements wait for others, and a receive for more room."""
+ROOM_MIN = 0.75
+"""Part of the prefetch count that is free when they do not wait."""
 
-class Receive:
-    """One receive, which runs in the session's loop until it has messages.
+
+class Fetcher:
+    """Receives for a channel, in the session's loop, while the channel has room.
 
     Args:
-        calls: of the transport, which is woken at the end.
-        topics: topic to queue, in the order in which they are received from.
-        room: the limit of messages.
+        calls: of the transport, which is woken when there are messages.
+        topics: those of each queue, high priorities first. The queues take turns.
+        room: returns how many more messages the channel takes, and of how many.
+        found: where queues and their messages are added.
     """
 
-    def __init__(self, calls: SessionCalls, topics: dict[str, str], room: int) -> None:
-        self.topics = topics
-        self.messages: list[Held] = []
-        self.done = False
+    def __init__(
+        self,
+        calls: SessionCalls,
+        topics: Mapping[str, Sequence[str]],
+        room: Callable[[], tuple[int, int]],
+        found: deque[tuple[str, Held]],
+    ) -> None:
         self._calls = calls
+        self._turns = deque(topics.values())
+        self._queues = {topic: queue for queue, of_queue in topics.items() for topic in of_queue}
         self._room = room
-        self._is_cancelled = False
+        self._found = found
+        self._asked = asyncio.Event()
+        self._is_asked = self._is_cancelled = self._is_receiving = False
         self._task: asyncio.Task[None] | None = None
+        calls.fetchers.add(self)
         calls.soon(self._begin)
+
+    def ask(self, room_min: float = 0.0) -> None:
+        """Receive if there is room, and at least this part of all; any thread may call it."""
+        if self._is_asked:
+            return
+        room, most = self._room()
+        if room > 0 and room >= most * room_min:
+            self._is_asked = True
+            self._calls.soon(self._calls.flush)
+
+    def receive(self) -> None:
+        """Receive if there is room, and no receive runs; called in the loop."""
+        self._is_asked = False
+        if not self._is_receiving and self._room()[0] > 0:
+            self._asked.set()
 
     def _begin(self) -> None:
         if not self._is_cancelled:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        session = self._calls.session
-        while not self.messages:
-            try:
-                self.messages = await session.receive(list(self.topics), self._room, HOLD_S)
-            except ClientClosedError:
-                return
-            except CometError:  # the consumer logs it
-                await asyncio.sleep(RETRY_S)
-            except Exception:  # a worker that is alive consumes
-                log.exception("receive failed, retrying")
-                await asyncio.sleep(RETRY_S)
-        if self._is_cancelled:
-            self._release()
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            wanted = min(self._room()[0], POP_MAX)
+            if wanted > 0:
+                self._is_receiving = True
+                count = await self._receive(wanted)
+                self._is_receiving = False
+                room, most = self._room()
+                if room >= most * ROOM_MIN:
+                    self._calls.flush()
+                elif count < wanted:
+                    self._asked.set()
+                else:
+                    self._calls.gather()
+
+    async def _receive(self, room: int) -> int:
+        topics = [topic for of_queue in self._turns for topic in of_queue]
+        self._turns.rotate(-1)
+        try:
+            found = await self._calls.session.receive(topics, room, HOLD_S)
+        except CometError:  # the consumer logs it
+            if self._calls.session.is_closed:
+                raise asyncio.CancelledError from None
+            await asyncio.sleep(RETRY_S)
+        except Exception:  # a worker that is alive consumes
+            log.exception("receive failed, retrying")
+            await asyncio.sleep(RETRY_S)
         else:
-            self.done = True
-            self._calls.wake()
+            if found:
+                self._found.extend((self._queues[held.topic], held) for held in found)
+                self._calls.wake()
+            return len(found)
+        return 0
 
     def cancel(self) -> None:
-        """Stop. What was received already is redelivered."""
+        """Stop. What a broker hands out to a receive that ends goes to the next one."""
         self._is_cancelled = True
+        self._calls.fetchers.discard(self)
         self._calls.soon(self._stop)
 
     def _stop(self) -> None:
-        if self._task is not None and not self._task.done():
+        if self._task is not None:
             self._task.cancel()
-        else:
-            self._release()
-
-    def _release(self) -> None:
-        for held in self.messages:
-            self._calls.session.release(held)
-        self.messages = []
 
 
 class SessionCalls:
@@ -81,15 +125,21 @@ class SessionCalls:
     session: Session
     undecided: dict[str, int]
     """Queues of which the first use decides whether they are short-lived."""
+    fetchers: set[Fetcher]
     _deliver: Any
 
     def open_calls(self) -> None:
         """Prepare the object."""
         self.undecided = {}
+        self.fetchers = set()
         self._portal: Any = None
         self._pid = 0
-        self._hub: Any = None
         self._woken = threading.Event()
+        self._hub: Any = None
+        self._wakes: tuple[socket.socket, socket.socket] | None = None
+        """Written to by any thread, read by the hub."""
+        self._is_hub_woken = self._is_gathering = False
+        self._flushes: asyncio.TimerHandle | None = None
 
     def _is_ours(self) -> bool:
         """Whether it is open, and this is the process that opened it, not a forked child."""
@@ -118,13 +168,66 @@ class SessionCalls:
         if self._is_ours():
             self._portal.soon(function, *arguments)
 
+    def ack(self, held: Held) -> None:
+        """Acknowledge a message, together with others; any thread may call it."""
+        self.session.acks.append(held)
+        if not self._is_gathering and self._is_ours():
+            self._is_gathering = True
+            self._portal.soon(self.gather)
+
+    def gather(self) -> None:
+        """Flush after a moment; called in the loop."""
+        if self._flushes is None:
+            self._flushes = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
+
+    def flush(self) -> None:
+        """Send the acknowledgements, and receive if there is room; called in the loop."""
+        if self._flushes is not None:
+            self._flushes.cancel()
+            self._flushes = None
+        self._is_gathering = False
+        self.session.send_acks()
+        for fetcher in list(self.fetchers):
+            fetcher.receive()
+
     def wake(self) -> None:
         """Have the application's thread deliver what there is; any thread may call it."""
         self._woken.set()
-        hub = self._hub
-        if hub is not None:
-            hub.call_soon(self.pump)
+        wakes = self._wakes
+        if wakes is not None and not self._is_hub_woken:
+            self._is_hub_woken = True
+            with contextlib.suppress(OSError):  # closed just now, or full: it is woken anyway
+                wakes[0].send(b"\0")
 
     def pump(self) -> bool:
         """Deliver what there is, and fetch more; return whether there was anything."""
         raise NotImplementedError
+
+    # --- the loop of a worker -----------------------------------------------------------------
+
+    def join_hub(self, hub: Any) -> None:
+        """Deliver in the loop of a worker from now on."""
+        self.leave_hub()
+        self._hub = hub
+        self._wakes = socket.socketpair()
+        for each in self._wakes:
+            each.setblocking(False)
+        hub.add_reader(self._wakes[1], self._pump_in_hub)
+        self.wake()
+
+    def _pump_in_hub(self) -> None:
+        if self._wakes is not None:
+            with contextlib.suppress(BlockingIOError):
+                self._wakes[1].recv(64)
+            self._is_hub_woken = False
+            self.pump()
+
+    def leave_hub(self) -> None:
+        """Deliver in no loop any more."""
+        if self._wakes is not None and self._hub is not None:
+            if self._pid == os.getpid():
+                self._hub.remove_reader(self._wakes[1])
+            for each in self._wakes:
+                each.close()
+        self._hub = self._wakes = None
+        self._is_hub_woken = False

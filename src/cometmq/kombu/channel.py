@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 from queue import Empty
 from typing import Any
 
+import msgspec
+from kombu.exceptions import BatchPublishError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import Message
 
-from cometmq.kombu.calls import Receive, SessionCalls
+from cometmq.client import CometError
+from cometmq.client import Message as Outgoing
+from cometmq.kombu.calls import ROOM_MIN, Fetcher, SessionCalls
 from cometmq.kombu.link import ETA, EXPIRES, ShortQueue
-from cometmq.kombu.session import POP_MAX, Held
+from cometmq.kombu.session import POP_MAX, Held, Session
 from cometmq.model.times import now_ms
 
 _tags = count(1)
@@ -39,21 +43,69 @@ class QoS(virtual.QoS):
         """Acknowledge a message."""
         self.channel.settle(delivery_tag)
         super().ack(delivery_tag)
-        self.channel.connection.wake()
+        self.channel.fetch(ROOM_MIN)
 
     def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
-        """Remove a message, or let it be received again at once."""
-        self.channel.settle(delivery_tag, requeue=requeue)
+        """Dead-letter a message, or let it be received again at once."""
+        if requeue:
+            self.channel.requeue(delivery_tag)
+        else:
+            self.channel.settle(delivery_tag, Session.dead_letter)
         virtual.QoS.ack(self, delivery_tag)
-        self.channel.connection.wake()
+        self.channel.fetch()
 
     def restore_unacked(self) -> list[Any]:
         """Let the broker redeliver all messages that are not settled."""
         self._flush()
         for delivery_tag in list(self._delivered):
-            self.channel.release(delivery_tag)
+            self.channel.settle(delivery_tag, Session.release)
         self._delivered.clear()
         return []
+
+
+class PublishBatch:
+    """The messages of ``producer.batch()``, which are sent together, in their order.
+
+    Args:
+        channel: on which they are published.
+        max_size: the number that is sent without waiting for more.
+    """
+
+    def __init__(self, channel: Channel, max_size: int) -> None:
+        self.channel = channel
+        self._max_size = max_size
+        self._messages: list[Outgoing] = []
+
+    def publish(self, message: Any, **named: Any) -> None:
+        """Collect a message."""
+        self.channel.batch = self._messages
+        try:
+            self.channel.basic_publish(message, **named)
+        finally:
+            self.channel.batch = None
+        if len(self._messages) >= self._max_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is collected, and wait until the brokers have stored it.
+
+        Raises:
+            BatchPublishError: a broker did not confirm it; some messages may be stored.
+        """
+        messages, self._messages = self._messages, []
+        connection = self.channel.connection
+        try:
+            connection.run(connection.link.put(*messages))
+        except CometError as error:
+            raise BatchPublishError(f"some of {len(messages)} messages: {error}") from error
+
+    def discard(self) -> None:
+        """Send nothing of what is collected."""
+        self._messages.clear()
+
+    def close(self) -> None:
+        """End; what is not flushed is discarded."""
+        self.discard()
 
 
 class Channel(virtual.Channel):
@@ -67,9 +119,10 @@ class Channel(virtual.Channel):
         super().__init__(connection, **named)
         self._unsettled: dict[Any, Held] = {}
         self._buffer: deque[tuple[str, Held]] = deque()
-        """Received messages for which there was no room any more."""
-        self._fetch: Receive | None = None
-        self._first = 0
+        """Received messages that are not delivered yet."""
+        self._fetcher: Fetcher | None = None
+        self.batch: list[Outgoing] | None = None
+        """Where messages are collected while a batch publishes them."""
 
     # --- queues and bindings ------------------------------------------------------------------
 
@@ -210,11 +263,17 @@ class Channel(virtual.Channel):
         headers = message["headers"]
         task_id = headers.get("id")
         keys = [task_id] if isinstance(task_id, str) and not any(map(str.isspace, task_id)) else []
-        body = json.dumps(message, separators=(",", ":")).encode()
+        body = msgspec.json.encode(message, enc_hook=str)
         properties, delay_min = self._properties(message), link.options.delay_min
-        self.connection.run(
-            link.put(topic, body, keys=keys, properties=properties, delay_min=delay_min)
-        )
+        found = link.message(topic, body, keys=keys, properties=properties, delay_min=delay_min)
+        if self.batch is not None:
+            self.batch.append(found)
+        else:
+            self.connection.run(link.put(found))
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return what collects the messages of ``producer.batch()``."""
+        return PublishBatch(self, max_size)
 
     def _properties(self, message: Any) -> dict[str, str]:
         """Return what the session reads, and the task's name for people."""
@@ -255,7 +314,7 @@ class Channel(virtual.Channel):
 
     def _raw(self, held: Held) -> Any:
         """Return a message as Kombu wants it, under a tag of this delivery."""
-        raw = json.loads(held.message.body)
+        raw = msgspec.json.decode(held.message.body)
         delivery_tag = next(_tags)
         raw["properties"]["delivery_tag"] = delivery_tag
         if held.message.reconsume_times:
@@ -272,7 +331,7 @@ class Channel(virtual.Channel):
         if short is not None:
             short.consumers += 1
         super().basic_consume(queue, no_ack, self._settled_first(callback, no_ack), consumer_tag)
-        self.connection.wake()
+        self._fetch_anew()
 
     def _settled_first(self, callback: Any, no_ack: bool) -> Any:
         def called(message: Message) -> Any:
@@ -291,7 +350,7 @@ class Channel(virtual.Channel):
     def basic_qos(self, *counts: Any, **named: Any) -> None:
         """Set the prefetch count."""
         super().basic_qos(*counts, **named)
-        self.connection.wake()
+        self.fetch()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Cancel a consumer. Messages that were received for it are redelivered.
@@ -299,33 +358,51 @@ class Channel(virtual.Channel):
         A short-lived queue ends with its last consumer.
         """
         queue = self._tag_to_queue.get(consumer_tag)
-        short = self.connection.link.short_queues.get(queue) if queue else None
+        if queue is None:
+            return  # cancelled before, perhaps because the channel is closed
+        short = self.connection.link.short_queues.get(queue)
         if short is not None:
             short.consumers -= 1
             if short.consumers <= 0:
                 self.connection.soon(self.connection.link.forget_short, queue)
         super().basic_cancel(consumer_tag)
-        self.stop_fetching()
-        for name, held in list(self._buffer):
-            if name == queue:
-                self._buffer.remove((name, held))
-                self.connection.soon(self.connection.session.release, held)
+        self._fetch_anew()
 
-    def stop_fetching(self) -> None:
-        """Cancel the receive that runs."""
-        if self._fetch is not None:
-            self._fetch.cancel()
-            self._fetch = None
+    def _fetch_anew(self) -> None:
+        """Fetch from the queues that are consumed now, and from no others."""
+        if self._fetcher is not None:
+            self._fetcher.cancel()
+            self._fetcher = None
+        link = self.connection.link
+        queues = [each for each in self._active_queues if each not in link.short_queues]
+        if queues and not self.closed:
+            topics = {queue: link.topics_of(queue) for queue in queues}
+            self._fetcher = Fetcher(self.connection, topics, self._room, self._buffer)
+            self._fetcher.ask()
+        self.connection.wake()
+
+    def _room(self) -> tuple[int, int]:
+        """Return how many more messages are taken, and of how many."""
+        most = self.qos.prefetch_count
+        room = self.qos.can_consume_max_estimate() if most else POP_MAX
+        return room - len(self._buffer), most or POP_MAX
+
+    def fetch(self, room_min: float = 0.0) -> None:
+        """Deliver and receive if there is room, at least this part of all; any thread calls it."""
+        if self._buffer:
+            self.connection.wake()
+        fetcher = self._fetcher
+        if fetcher is not None:
+            fetcher.ask(room_min)
 
     def pump(self) -> bool:
         """Deliver what has been received, as far as the prefetch count allows, and fetch more."""
         delivered = False
-        if self._fetch is not None and self._fetch.done:
-            topics = self._fetch.topics
-            self._buffer.extend((topics[held.topic], held) for held in self._fetch.messages)
-            self._fetch = None
         while self._buffer and self.qos.can_consume():
             queue, held = self._buffer.popleft()
+            if queue not in self._active_queues:
+                self.connection.soon(self.connection.session.release, held)
+                continue
             delivered = True
             self.connection._deliver(self._raw(held), queue)
         short_queues = self.connection.link.short_queues
@@ -336,51 +413,41 @@ class Channel(virtual.Channel):
                     break
                 delivered = True
                 self.connection._deliver(self._short_message(message), queue)
-        if not self.closed and self._fetch is None and not self._buffer:
-            self._begin_fetch()
+        if self._fetcher is not None:
+            self._fetcher.ask(ROOM_MIN)  # what was delivered may need no acknowledgement
         return delivered
-
-    def _begin_fetch(self) -> None:
-        room = self.qos.can_consume_max_estimate() if self.qos.prefetch_count else POP_MAX
-        link = self.connection.link
-        queues = [each for each in self._active_queues if each not in link.short_queues]
-        if not room or not queues:
-            return
-        begin = self._first % len(queues)
-        self._first += 1
-        topics = {
-            topic: queue
-            for queue in queues[begin:] + queues[:begin]
-            for topic in link.topics_of(queue)
-        }
-        self._fetch = Receive(self.connection, topics, min(room, POP_MAX))
 
     # --- settling -----------------------------------------------------------------------------
 
-    def settle(self, delivery_tag: Any, *, requeue: bool = False) -> None:
-        """Acknowledge a message, or store a copy in its place."""
+    def settle(
+        self, delivery_tag: Any, settle: Callable[[Session, Held], None] | None = None
+    ) -> None:
+        """Acknowledge a message, or settle it in another way."""
         held = self._unsettled.pop(delivery_tag, None)
         if held is None:
             return  # of a short-lived queue, or settled before
-        session = self.connection.session
-        if not requeue:
-            self.connection.soon(session.ack, held)
-            return
-        raw = json.loads(held.message.body)
-        raw["properties"]["delivery_info"]["redelivered"] = True
-        body = json.dumps(raw).encode()
-        self.connection.run(session.requeue(held, body, self._properties(raw)))
+        if settle is None:
+            self.connection.ack(held)
+        else:
+            self.connection.soon(settle, self.connection.session, held)
 
-    def release(self, delivery_tag: Any) -> None:
-        """Let the broker redeliver a message."""
+    def requeue(self, delivery_tag: Any) -> None:
+        """Store a copy of a message in its place."""
         held = self._unsettled.pop(delivery_tag, None)
-        if held is not None:
-            self.connection.soon(self.connection.session.release, held)
+        if held is None:
+            return
+        raw = msgspec.json.decode(held.message.body)
+        raw["properties"]["delivery_info"]["redelivered"] = True
+        body = msgspec.json.encode(raw)
+        session = self.connection.session
+        self.connection.run(session.requeue(held, body, self._properties(raw)))
 
     def close(self) -> None:
         """Close the channel. Messages that are not settled are redelivered."""
         if not self.closed:
-            self.stop_fetching()
+            if self._fetcher is not None:
+                self._fetcher.cancel()
+                self._fetcher = None
             for _, held in self._buffer:
                 self.connection.soon(self.connection.session.release, held)
             self._buffer.clear()

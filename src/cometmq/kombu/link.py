@@ -37,6 +37,7 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import TIMER_TOPIC
 from cometmq.protocol.recall_handle import RecallHandle
 from cometmq.remoting import Supervisor
+from cometmq.remoting.slices import batched
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ SHORT_MAX = 10_000
 """Messages of a short-lived queue; above it the oldest is dropped, as RabbitMQ's x-max-length."""
 TAGS_MAX = 20
 """Routing keys of a direct exchange that the broker filters for; above it this process does."""
+SENDS_MAX = 256
+"""Messages of a batch that are sent at a time."""
 CLOSE_S = 5.0
 RENEW_S = 3600.0
 """Interval at which old bindings are written again."""
@@ -245,7 +248,7 @@ class Link:
 
     # --- sending ------------------------------------------------------------------------------
 
-    async def put(
+    def message(
         self,
         topic: str,
         body: bytes,
@@ -253,18 +256,34 @@ class Link:
         keys: Sequence[str],
         properties: dict[str, str],
         delay_min: float,
-    ) -> None:
-        """Store a message.
+    ) -> Message:
+        """Return a message to send.
 
         With an ETA that is at least ``delay_min`` seconds away it waits in the broker's timer, in
         steps if it is far.
         """
-        await self.ensure_topic(topic)
         message = Message(topic=topic, body=body, keys=keys, properties=properties)
         eta_ms, now = int(properties.get(ETA, 0)), now_ms()
         if eta_ms >= now + delay_min * 1000 and eta_ms > now:
             message.deliver_at = min(eta_ms, now + int(self.options.delay_step * 1000))
-        await self._producer.send(message)
+        return message
+
+    async def put(self, *messages: Message) -> None:
+        """Store messages, several at a time.
+
+        Raises:
+            CometError: a broker has not confirmed a message; the others are stored if they can be.
+        """
+        for topic in {each.topic for each in messages}:
+            await self.ensure_topic(topic)
+        if len(messages) == 1:
+            await self._producer.send(messages[0])
+            return
+        for some in batched(messages, SENDS_MAX):
+            sends = [self._producer.send(each) for each in some]
+            for failure in await asyncio.gather(*sends, return_exceptions=True):
+                if isinstance(failure, BaseException):
+                    raise failure
 
     async def publish_short(self, exchange: str, routing_key: str, message: Any) -> None:
         """Send a message to the short-lived queues of an exchange, of all processes."""

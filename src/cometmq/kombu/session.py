@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cometmq.client import (
-    ClientClosedError,
     ClientInstance,
     CometError,
-    ReceiptExpiredError,
     SimpleConsumer,
     StartFrom,
     StoredMessage,
@@ -26,7 +25,6 @@ from cometmq.kombu.link import (
     CLOSE_S,
     ETA,
     EXPIRES,
-    RETRY_S,
     WAITING_MAX,
     Link,
     LinkOptions,
@@ -41,19 +39,20 @@ from cometmq.remoting.tasks import raise_unless_failure
 log = logging.getLogger(__name__)
 
 POP_MAX = 32
-SETTLING_MAX = 64
-"""Acknowledgements and extensions that run at a time."""
+ACKS_MAX = 16
+"""Requests with acknowledgements that run at a time, if brokers do not respond soon."""
+ACK_S = 0.5
+"""How long others wait for such a request, so that they are sent together."""
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A message that is received and not settled."""
+    """A message that is received and not settled; its consumer extends its invisible time."""
 
     topic: str
     message: StoredMessage
     consumer: SimpleConsumer
-    renewed_at: float
-    eta_ms: int = 0
+    eta_ms: int
     """The time for which its reader waits, if that is later."""
 
 
@@ -74,9 +73,14 @@ class Session:
         self._settlements = Supervisor("kombu")
         self._instance: ClientInstance | None = None
         self._consumers: dict[str, SimpleConsumer] = {}
-        self._held: dict[int, Held] = {}
+        self._waiting: set[Held] = set()
+        """Messages that were not due when they were received."""
         self._starting = asyncio.Lock()
-        self._settling = asyncio.Semaphore(SETTLING_MAX)
+        self.acks: deque[Held] = deque()
+        """What is to be acknowledged; any thread may append."""
+        self._acks_run = asyncio.Semaphore(ACKS_MAX)
+        self._is_acking = False
+        self.is_closed = False
 
     async def start(self) -> None:
         """Connect.
@@ -86,10 +90,11 @@ class Session:
         """
         self.link = await acquire_link(self.options)
         self.link.wakes.add(self._wake)
-        self._tasks.spawn(self._renew(), "renew")
 
     async def close(self) -> None:
-        """Settle what is being settled, and close the connections."""
+        """Settle what is being settled, release the rest, and close the connections."""
+        self.is_closed = True
+        self.send_acks()
         await self._settlements.drain(CLOSE_S)
         await self._settlements.cancel(CLOSE_S)
         await self._tasks.cancel(CLOSE_S)
@@ -127,16 +132,18 @@ class Session:
         """
         count = min(count, POP_MAX)
         consumers = [(topic, await self._consumer(topic)) for topic in topics]
+        if len(consumers) == 1:
+            [(topic, consumer)] = consumers
+            return self._hold(topic, consumer, await consumer.receive(count, wait))
         found: list[Held] = []
-        if len(consumers) > 1 or not wait:
-            for topic, consumer in consumers:
-                room = count - len(found)
-                messages = await consumer.receive(room, wait=0.0) if room else []
-                found += self._hold(topic, consumer, messages)
+        for topic, consumer in consumers:
+            room = count - len(found)
+            messages = await consumer.receive(room, wait=0.0) if room else []
+            found += self._hold(topic, consumer, messages)
         if found or not wait:
             return found
         waiting = {
-            self._tasks.spawn(consumer.receive(count, wait=wait), "receive", awaited=True): (
+            self._tasks.spawn(consumer.receive(count, wait), "receive", awaited=True): (
                 topic,
                 consumer,
             )
@@ -162,14 +169,17 @@ class Session:
         return found
 
     async def _consumer(self, topic: str) -> SimpleConsumer:
+        if topic in self._consumers:
+            return self._consumers[topic]
         await self.link.ensure_topic(topic)
         async with self._starting:
             consumer = self._consumers.get(topic)
             if consumer is None:
                 if self._instance is None:
                     # Its own: a client has one consumer of each group.
-                    self._instance = new_instance(self.options)
-                    await self._instance.start()
+                    instance = new_instance(self.options)
+                    await instance.start()
+                    self._instance = instance
                 consumer = SimpleConsumer(
                     instance=self._instance,
                     group=topic,
@@ -178,6 +188,8 @@ class Session:
                     invisible=self.options.visibility_timeout,
                     retries_max=self.options.delivery_limit,
                     hold_ms=5_000,
+                    renew=True,
+                    settle_again=True,
                 )
                 await consumer.start()
                 self._consumers[topic] = consumer
@@ -186,13 +198,12 @@ class Session:
     def _hold(
         self, topic: str, consumer: SimpleConsumer, messages: Sequence[StoredMessage]
     ) -> list[Held]:
-        """Note received messages; those that are expired, or due much later, are not delivered."""
+        """Return received messages, but none that is expired, or due much later."""
         found: list[Held] = []
         now = now_ms()
         for message in messages:
             eta_ms = int(message.properties.get(ETA, 0))
-            held = Held(topic, message, consumer, time.monotonic(), eta_ms)
-            self._held[id(message)] = held
+            held = Held(topic, message, consumer, eta_ms)
             expires_ms = int(message.properties.get(EXPIRES, 0))
             if expires_ms and expires_ms <= now:
                 self.ack(held)
@@ -200,90 +211,90 @@ class Session:
                 self._tasks.spawn(self._next_step(held), "delay")
             else:
                 found.append(held)
+                if eta_ms > now:
+                    self._waiting.add(held)
         return found
 
     def _waits_at_the_broker(self, eta_ms: int, now: int) -> bool:
         """Whether a message is due too late for its reader, or its reader has too many."""
         if eta_ms >= now + self.options.delay_min * 1000:
             return True
-        return sum(each.eta_ms > now for each in self._held.values()) > WAITING_MAX
+        return sum(each.eta_ms > now for each in self._waiting) >= WAITING_MAX
 
     async def _next_step(self, held: Held) -> None:
         message = held.message
         properties = {name: message.properties[name] for name in (ETA, EXPIRES)
                       if name in message.properties}  # fmt: skip
         try:
-            await self.link.put(
-                held.topic, message.body, keys=message.keys, properties=properties, delay_min=0.0
-            )
+            await self._replace(held, message.body, properties, delay_min=0.0)
         except BaseException as error:
             raise_unless_failure(error)
             log.warning(
                 "a delayed message is tried again id=%s error=%s", message.message_id, error
             )
             self.release(held)
-        else:
-            self.ack(held)
+
+    async def _replace(
+        self, held: Held, body: bytes, properties: dict[str, str], *, delay_min: float
+    ) -> None:
+        copy = self.link.message(
+            held.topic, body, keys=held.message.keys, properties=properties, delay_min=delay_min
+        )
+        await self.link.put(copy)
+        self.ack(held)
 
     # --- settling -----------------------------------------------------------------------------
 
     def ack(self, held: Held) -> None:
-        """Acknowledge a message, as often as needed."""
-        self._settlements.spawn(self._ack(held), "ack")
+        """Acknowledge a message."""
+        self.acks.append(held)
+        self.send_acks()
 
-    async def _ack(self, held: Held) -> None:
-        try:
-            async with self._settling:
-                while True:
-                    try:
-                        await held.consumer.ack(held.message)
-                    except (ReceiptExpiredError, ClientClosedError) as error:
-                        log.warning("not acknowledged, it is redelivered: %s", error)
-                    except CometError:
-                        await asyncio.sleep(RETRY_S)
-                        continue
-                    return
-        finally:
-            self._held.pop(id(held.message), None)
+    def send_acks(self) -> None:
+        """Begin to send acknowledgements, unless that runs."""
+        if not self._is_acking:
+            self._is_acking = True
+            self._settlements.spawn(self._ack_all(), "ack")
+
+    async def _ack_all(self) -> None:
+        """Send acknowledgements, those that come meanwhile together."""
+        while self.acks:
+            await self._acks_run.acquire()
+            some = [self.acks.popleft() for _ in range(min(POP_MAX, len(self.acks)))]
+            sending = self._settlements.spawn(self._ack_some(some), "ack", awaited=True)
+            sending.add_done_callback(lambda _: self._acks_run.release())
+            await asyncio.wait({sending}, timeout=ACK_S)
+        self._is_acking = False
+
+    async def _ack_some(self, some: Sequence[Held]) -> None:
+        messages: dict[SimpleConsumer, list[StoredMessage]] = defaultdict(list)
+        for held in some:
+            self._waiting.discard(held)
+            messages[held.consumer].append(held.message)
+        for consumer, of_consumer in messages.items():
+            try:
+                await consumer.ack(*of_consumer)
+            except CometError as error:
+                log.warning("not acknowledged, it is redelivered: %s", error)
 
     def release(self, held: Held) -> None:
         """Let the broker redeliver a message soon."""
-        self._settlements.spawn(self._release(held), "release")
+        self._settle(held, held.consumer.nack(held.message, 0.0), "release")
 
-    async def _release(self, held: Held) -> None:
-        try:
-            async with self._settling:
-                await held.consumer.nack(held.message, 0.0)
-        except CometError as error:  # it is redelivered when its invisible time is over
-            log.debug("not released: %s", error)
-        finally:
-            self._held.pop(id(held.message), None)
+    def dead_letter(self, held: Held) -> None:
+        """Store a message as a dead letter, and acknowledge it."""
+        self._settle(held, held.consumer.dead_letter(held.message), "dead-letter")
+
+    def _settle(self, held: Held, request: Coroutine[Any, Any, None], name: str) -> None:
+        async def settle() -> None:
+            try:
+                await request
+            except CometError as error:  # it is redelivered when its invisible time is over
+                log.warning("%s failed, the message is redelivered: %s", name, error)
+
+        self._waiting.discard(held)
+        self._settlements.spawn(settle(), name)
 
     async def requeue(self, held: Held, body: bytes, properties: dict[str, str]) -> None:
         """Store a copy, which is visible at once, and acknowledge the message."""
-        keys = held.message.keys
-        await self.link.put(held.topic, body, keys=keys, properties=properties, delay_min=math.inf)
-        self.ack(held)
-
-    async def _renew(self) -> None:
-        """Extend the invisible times of held messages when a third of them is over."""
-        timeout = self.options.visibility_timeout
-        while True:
-            await asyncio.sleep(min(timeout / 6, 5.0))
-            due = time.monotonic() - timeout / 3
-            old = [each for each in self._held.values() if each.renewed_at <= due]
-            await asyncio.gather(*map(self._extend, old))
-
-    async def _extend(self, held: Held) -> None:
-        began = time.monotonic()
-        try:
-            async with self._settling:
-                if id(held.message) not in self._held:
-                    return
-                await held.consumer.extend(held.message, self.options.visibility_timeout)
-            held.renewed_at = began
-        except ReceiptExpiredError as error:
-            if self._held.pop(id(held.message), None) is not None:
-                log.warning("held for too long without a connection: %s", error)
-        except CometError as error:
-            log.debug("not extended yet: %s", error)
+        await self._replace(held, body, properties, delay_min=math.inf)

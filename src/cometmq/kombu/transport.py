@@ -54,7 +54,9 @@ class Transport(SessionCalls, virtual.Transport):
     )
     channel_errors = (*virtual.Transport.channel_errors, ResponseError)
     implements = virtual.Transport.implements.extend(
-        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+        asynchronous=True,
+        batch_publish=True,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
     )
 
     def __init__(self, client: Any, **named: Any) -> None:
@@ -105,7 +107,7 @@ class Transport(SessionCalls, virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         """Close the channels and the connections."""
-        self._forget_hub()
+        self.leave_hub()
         super().close_connection(connection)
         if self._is_ours():
             try:
@@ -157,15 +159,11 @@ class Transport(SessionCalls, virtual.Transport):
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Deliver in the loop of a worker from now on."""
-        self._hub = loop
-        loop.call_soon(self.pump)
+        self.join_hub(loop)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Deliver in no loop any more."""
-        self._forget_hub()
-
-    def _forget_hub(self) -> None:
-        self._hub = None
+        self.leave_hub()
 
 
 def register() -> None:

@@ -309,6 +309,7 @@ async def test_an_acknowledgement_is_tried_again_if_a_retry_may_cure_it(shop: Sh
         shop.handlers[RequestCode.ACK_MESSAGE] = refuse_once(ResponseCode.NO_PERMISSION)
         with pytest.raises(ResponseError):
             await consumer.ack(two)
+        assert consumer.in_flight == 0, "it is not renewed, but redelivered"
 
     assert [ack.offset for ack in shop.acks] == [0]
 

@@ -42,13 +42,17 @@ elif [ -z "$postgres" ]; then
     echo "database: SQLite, $PWD/data/orders.db: PostgreSQL is not installed"
 else
     store=$owned/cometmq-orders
-    sockets=$(mktemp -d)
-    [ -z "$as" ] || chown postgres "$sockets"
-    cd /
+    cd / # PostgreSQL's account may not be allowed into this folder
     [ -d "$store" ] || $as "$postgres/initdb" -D "$store" -U postgres -A trust >/dev/null
-    $as "$postgres/pg_ctl" -D "$store" -w -s -l "$store/log" \
-        -o "-k $sockets -c listen_addresses=''" start
-    trap '$as "$postgres/pg_ctl" -D "$store" -s -m fast stop; rm -rf "$sockets"' EXIT
+    if $as "$postgres/pg_ctl" -D "$store" status >/dev/null; then # another run started it
+        sockets=$(sed -n 5p "$store/postmaster.pid")
+    else
+        sockets=$(mktemp -d)
+        [ -z "$as" ] || chown postgres "$sockets"
+        $as "$postgres/pg_ctl" -D "$store" -w -s -l "$store/log" \
+            -o "-k $sockets -c listen_addresses=''" start
+        trap '$as "$postgres/pg_ctl" -D "$store" -s -m fast stop; rm -rf "$sockets"' EXIT
+    fi
     cd - >/dev/null
     export DATABASE_URL="postgresql+asyncpg://postgres@/postgres?host=$sockets"
     echo "database: PostgreSQL, $store"

@@ -23,6 +23,8 @@ TELEMETRY = {
     "OTEL_METRIC_EXPORT_INTERVAL": "2000",
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+signals: list[int] = []
+"""Those that arrived: the first one ends the service."""
 SHORT_S, STOP_S = 10.0, 30.0
 TEXT = f"""\
 API            http://127.0.0.1:{API}
@@ -49,7 +51,7 @@ def run(environment: dict[str, str]) -> int:
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     is_announced = False
     try:
-        while True:
+        while not signals:
             for name, command in PARTS.items():
                 process, begun_s = running.get(name, (None, 0.0))
                 if process is not None and process.poll() is not None:
@@ -62,11 +64,8 @@ def run(environment: dict[str, str]) -> int:
             if not is_announced and (is_announced := is_healthy()):
                 print(TEXT, flush=True)
             time.sleep(0.2)
-    except KeyboardInterrupt:
         return 0
     finally:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
         for process, _ in reversed(running.values()):  # the dashboard last: it gets the last spans
             stop(process)
 
@@ -80,12 +79,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
     for number in SIGNALS:
-        signal.signal(number, interrupt)
+        signal.signal(number, lambda number, _: signals.append(number))
     subprocess.run([*PYTHON, "orders.models"], check=True)
     sys.exit(run({**os.environ, **TELEMETRY}))

@@ -38,8 +38,7 @@ fi
 if [ -n "${DATABASE_URL:-}" ]; then
     echo "database: \$DATABASE_URL"
 elif [ -z "$postgres" ]; then
-    export DATABASE_URL="sqlite+aiosqlite:///data/orders.db"
-    echo "database: SQLite, $PWD/data/orders.db: PostgreSQL is not installed"
+    echo "database: SQLite, $PWD/orders.db: PostgreSQL is not installed"
 else
     store=$owned/cometmq-orders
     cd / # PostgreSQL's account may not be allowed into this folder

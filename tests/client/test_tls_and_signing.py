@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import kombu
 import pytest
 from servers import Cluster, Settings
 
+import cometmq.kombu  # noqa: F401 - makes the scheme known
 from cometmq.client import (
     AdminClient,
     Message,
@@ -320,3 +322,21 @@ async def test_brokers_serve_accounts_what_they_may_and_say_why_they_refuse(
         async with AdminClient(cluster.namesrv, client=READER) as admin:
             with pytest.raises(ResponseError):
                 await admin.create_topic("somebody-elses", queues=1)
+
+
+@pytest.mark.only_on(COMET)
+def test_kombu_uses_the_account_of_its_url_and_tls(target: str, tmp_path: Path) -> None:
+    with guarded(target, tmp_path) as cluster:
+        for secret in ("very-secret-1", "guessed-wrong"):
+            url = f"cometmq://cometmq-user:{secret}@{cluster.namesrv}"
+            options = {"client": {"use_tls": True}}
+            with kombu.Connection(url, transport_options=options) as connection:
+                queue = kombu.Queue("sealed")
+                if secret != "very-secret-1":
+                    with pytest.raises(connection.channel_errors):
+                        queue(connection.channel()).declare()
+                    continue
+                connection.Producer().publish("x", routing_key="sealed", declare=[queue])
+                message = queue(connection.channel()).get()
+                assert message.payload == "x"
+                message.ack()

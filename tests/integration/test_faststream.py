@@ -10,10 +10,13 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy
 from fastapi import Depends as FastAPIDepends
 from fastapi import FastAPI
+from faststream import Depends
 from faststream.exceptions import (
     AckMessage,
+    IncorrectState,
     NackMessage,
     RejectMessage,
     SetupError,
@@ -22,6 +25,7 @@ from faststream.exceptions import (
 from faststream.middlewares import AckPolicy
 from faststream_fastapi import FastStreamAPI
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from cometmq.client import (
     AdminClient,
@@ -32,6 +36,7 @@ from cometmq.client import (
     SimpleConsumer,
     StartFrom,
 )
+from cometmq.client.idempotent.sqlalchemy import AsyncSqlTransaction, SqlAlchemyMarks
 from cometmq.faststream import (
     ConstantRetry,
     NoRetry,
@@ -177,6 +182,76 @@ async def test_a_handler_that_stops_its_subscriber_does_not_wait_for_itself(
     await soon(stopped.wait())
     await soon(broker.stop())
     assert not broker.subscribers[0].running
+
+
+@pytest.mark.parametrize("pop", [False, True])
+async def test_a_handler_that_stops_its_broker_does_not_cut_off_others(
+    cluster: ThreadedCluster, topic: str, pop: bool
+) -> None:
+    ended: list[str] = []
+    began, go_on, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    first, second = new_broker(cluster, topic_queues=1), new_broker(cluster)
+
+    @first.subscriber(topic, group=topic, pop=pop)
+    async def handle(body: str) -> None:
+        if body == "stop":
+            await began.wait()
+            await first.stop()
+            go_on.set()
+        began.set()
+        await go_on.wait()
+        ended.append(body)
+
+    @second.subscriber(topic, group=topic, pop=pop)
+    async def again(body: str) -> None:
+        ended.append(body)
+        if body == "last":
+            last.set()
+
+    await first.start()
+    await first.publish("other", topic)
+    await first.publish("stop", topic)
+    await soon(go_on.wait())
+    assert first._disconnecting is not None
+    await soon(first._disconnecting)
+    await second.start()
+    await second.publish("last", topic)
+    await soon(last.wait())
+    assert sorted(ended) == ["last", "other", "stop"]
+    await second.stop()
+
+
+@pytest.mark.parametrize("pop", [False, True])
+async def test_handlers_of_one_subscriber_may_have_parsers_of_their_own(
+    broker: RocketBroker, topic: str, pop: bool
+) -> None:
+    seen: asyncio.Queue[tuple[str, str, int]] = asyncio.Queue()
+    subscriber = broker.subscriber(topic, group=topic, pop=pop, retry=ConstantRetry(1))
+
+    async def changed(raw: Any, original: Any) -> RocketMessage:
+        message: RocketMessage = await original(raw)
+        message.headers["parser"] = "changed"
+        return message
+
+    def own(raw: Any) -> RocketMessage:
+        return RocketMessage(raw_message=raw, body=raw.body, headers={"parser": "own"})
+
+    async def handle(body: str, message: RocketMessageContext) -> None:
+        seen.put_nowait((body, message.headers["parser"], message.attempt))
+        if message.attempt == 1:
+            raise ValueError
+
+    subscriber(filter=lambda message: message.headers.get("kind") == "a", parser=changed)(handle)
+
+    @subscriber(parser=own)
+    async def other(body: str, message: RocketMessageContext) -> None:
+        await handle(body, message)
+
+    await broker.start()
+    await broker.publish("x", topic, headers={"kind": "a"})
+    await broker.publish("y", topic)
+    found = sorted([await soon(seen.get()) for _ in range(4)])
+    assert found == [("x", "changed", n) for n in (1, 2)] + [("y", "own", n) for n in (1, 2)]
 
 
 @pytest.mark.parametrize("pop", [False, True])
@@ -402,6 +477,51 @@ async def test_a_message_follows_its_local_transaction(
     assert seen.empty()
 
 
+async def test_rows_and_mark_are_in_one_transaction_of_the_session_that_the_handler_uses(
+    broker: RocketBroker, topic: str, tmp_path: Path
+) -> None:
+    """A failed handler rolls both back; what is delivered twice is booked once."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    bookings = sqlalchemy.Table(
+        "bookings", sqlalchemy.MetaData(), sqlalchemy.Column("id", sqlalchemy.String)
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(SqlAlchemyMarks.create_table)
+        await connection.run_sync(bookings.create)
+    calls: list[tuple[str, int]] = []
+    seen: asyncio.Queue[int] = asyncio.Queue()
+
+    async def session() -> AsyncIterator[AsyncSession]:
+        async with AsyncSession(engine) as opened, opened.begin():
+            yield opened
+
+    async def once(message: RocketMessageContext, used: Annotated[Any, Depends(session)]) -> None:
+        seen.put_nowait(message.attempt)
+        transaction = AsyncSqlTransaction(await used.connection())
+        if not await transaction.mark("billing", message.keys[0]):
+            raise AckMessage
+
+    @broker.subscriber(topic, group=topic, retry=ConstantRetry(1), dependencies=[Depends(once)])
+    async def book(
+        order: Order, message: RocketMessageContext, used: Annotated[Any, Depends(session)]
+    ) -> None:
+        calls.append((order.id, message.attempt))
+        await used.execute(sqlalchemy.insert(bookings).values(id=order.id))
+        if message.attempt == 1:
+            raise ConnectionError("after the insert, before the commit")
+
+    await broker.start()
+    await broker.publish(Order(id="42"), topic, keys=["order-42"])
+    assert [await soon(seen.get()) for _ in range(2)] == [1, 2]
+    await broker.publish(Order(id="42"), topic, keys=["order-42"])  # the producer repeats it
+    assert await soon(seen.get()) == 1
+    await broker.stop()
+    async with engine.connect() as connection:
+        rows = (await connection.execute(sqlalchemy.select(bookings.c.id))).scalars().all()
+    assert (rows, calls) == (["42"], [("42", 1), ("42", 2)])
+    await engine.dispose()
+
+
 async def test_undecodable_payloads_are_dead_letters_with_the_reason(
     broker: RocketBroker, cluster: ThreadedCluster, topic: str
 ) -> None:
@@ -457,10 +577,13 @@ async def test_a_broker_can_start_again(cluster: ThreadedCluster, topic: str) ->
     await broker.stop()
     for body in ("first", "second"):
         await broker.start()
+        await broker.start()  # of what has started, nothing starts again
         assert await broker.ping()
         await broker.publish(body, topic)
         assert await soon(seen.get()) == body
         await broker.stop()
+        with pytest.raises(IncorrectState, match="not connected"):
+            await broker.publish(body, topic)
     assert not await broker.ping()
 
 
@@ -529,6 +652,50 @@ async def test_fastapi_serves_the_handlers_with_its_dependencies(
     messages.put_nowait({"type": "lifespan.shutdown"})
     await soon(serving)
     assert ended.is_set()
+
+
+RELOADED = """
+from faststream import FastStream
+from cometmq.faststream import RocketBroker
+
+broker = RocketBroker("{name_servers}", group="{topic}", graceful_timeout=1.0)
+app = FastStream(broker)
+
+@broker.subscriber("{topic}")
+@broker.publisher("{topic}-done")
+async def work(number: int) -> str:
+    return "{version}"
+"""
+
+
+async def test_a_changed_file_reloads_the_service(
+    cluster: ThreadedCluster, broker: RocketBroker, topic: str, tmp_path: Path
+) -> None:
+    def write(version: str) -> None:
+        names = {"name_servers": cluster.name_servers, "topic": topic, "version": version}
+        (tmp_path / "service.py").write_text(RELOADED.format(**names))
+
+    done = broker.subscriber(f"{topic}-done", group=f"{topic}-reader")
+    await broker.start()
+    write("old")
+    command = [sys.executable, "-m", "faststream", "run", "service:app", "--reload"]
+    with (tmp_path / "log").open("wb") as log:
+        service = await asyncio.create_subprocess_exec(
+            *command, cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        async with asyncio.timeout(3 * LIMIT_S):
+            for version in ("old", "new"):
+                answer = ""
+                while answer != version:
+                    await broker.publish(1, topic)
+                    message = await done.get_one(timeout=LIMIT_S)
+                    assert message is not None, (tmp_path / "log").read_text()[-2_000:]
+                    answer = await message.decode()
+                write("new")
+    finally:
+        service.terminate()
+        await soon(service.wait())
 
 
 WORKER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,7 @@ from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec
 
 from cometmq.client import SendReceipt
-from cometmq.client.options import ConnectionOptions
+from cometmq.client.options import ConnectionOptions, ProducerOnlyOptions
 from cometmq.faststream.connection import Connection, NameServers
 from cometmq.faststream.message import RocketMessage
 from cometmq.faststream.options import (
@@ -36,23 +37,16 @@ from cometmq.faststream.options import (
     PublisherOptions,
     PublishOptions,
     RegistratorOptions,
-    RequestOptions,
     SubscriberOptions,
     check_names,
 )
-from cometmq.faststream.publisher import (
-    OPTIONS_OF,
-    Publisher,
-    RocketBrokerConfig,
-    RocketPublishCommand,
-)
+from cometmq.faststream.publisher import Publisher, RocketBrokerConfig, RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.faststream.transactions import Function, Payload, Transaction
 
 EMBEDDED = "127.0.0.1"
 """The address in documents of a broker whose port is known only when it is open."""
 PING_S, GRACEFUL_S = 5.0, 15.0
-ID_CHARS = 32
 LINE = "%(asctime)s %(levelname)-8s - %(topic)-24s | %(group)-24s | %(message_id)-32s - %(message)s"
 """A line of the log; longer topics and groups shift its columns."""
 
@@ -63,9 +57,9 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
     def subscriber(  # type: ignore[override]
         self, topic: str, **options: Unpack[SubscriberOptions]
     ) -> Subscriber:
-        """Subscribe handlers to a topic, which gets the prefixes of routers.
+        """Return the decorator of handlers of a topic, to which the prefixes of routers are added.
 
-        The result is their decorator. Options that exclude each other raise `SetupError`.
+        Options that exclude each other raise `SetupError`; see `SubscriberOptions`.
         """
         outer: Any = self.config
         made = Subscriber(outer, topic, options)
@@ -80,11 +74,7 @@ class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
     def publisher(  # type: ignore[override]
         self, topic: str, **options: Unpack[PublisherOptions]
     ) -> Publisher:
-        """Return a publisher to a topic, which gets the prefixes of routers.
-
-        It is a decorator that sends what a handler returns.
-        """
-        check_names(f"publisher to {topic}", options, PublisherOptions)
+        """Return a publisher, which also decorates handlers whose results it sends."""
         outer: Any = self.config
         made = Publisher(outer, topic, options)
         super().publisher(made, persistent=options.get("persistent", True))
@@ -170,7 +160,7 @@ class LoggerStorage(DefaultLoggerStorage):
         found = self._get_logger_ref()
         if found is None:
             nothing, level = {"topic": "", "group": ""}, self.logger_log_level
-            found = get_broker_logger("rocketmq", nothing, ID_CHARS, LINE, context, level)
+            found = get_broker_logger("rocketmq", nothing, 32, LINE, context, level)
             self._logger_ref.add(found)
         return found
 
@@ -186,6 +176,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         security: ``SASLPlaintext(access_key, secret_key)`` for access control, ``BaseSecurity`` for
             TLS only.
         client: settings of the connections, by name, such as ``{"namespace": "test"}``.
+        producer: settings of the producer, by name, such as ``{"timeout_ms": 1_000}``.
         create_topics: whether topics of subscribers are created that do not exist.
         topic_queues: how many queues such a topic gets at each broker.
         routers: routers that it includes.
@@ -205,6 +196,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         group: str = "faststream",
         security: BaseSecurity | None = None,
         client: ConnectionOptions | None = None,
+        producer: ProducerOnlyOptions | None = None,
         create_topics: bool = True,
         topic_queues: int = 8,
         routers: Iterable[RocketRegistrator] = (),
@@ -214,9 +206,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         given = name_servers.split(";") if isinstance(name_servers, str) else name_servers
         addresses = given if isinstance(given, Sequence) else [EMBEDDED]
         urls = options.get("specification_url") or [f"rocketmq://{each}" for each in addresses]
-        settings = (security, client or {}, create_topics, topic_queues)
+        settings = (security, client or {}, producer or {}, create_topics, topic_queues)
         self._new_connection = partial(Connection, name_servers, *settings)
         self._transactions: list[Transaction[Any]] = []
+        self._disconnecting: asyncio.Task[None] | None = None
         config = RocketBrokerConfig(
             group=group,
             broker_codec=options.get("codec"),
@@ -266,9 +259,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         for group, count in groups.items():
             if count > 1:
                 raise SetupError(
-                    f"several subscribers are in the group {group}: a group has one set of"
-                    " subscriptions; give each a group of its own, or one subscriber several"
-                    " handlers with filter="
+                    f"several subscribers are in the group {group}, which has one subscription:"
+                    " give each a group of its own, or one subscriber several handlers with filter="
                 )
         for transaction in self._transactions:
             await transaction.start()
@@ -286,16 +278,23 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             counts[key] += 1
 
     async def stop(self, *error: Any, **named: Any) -> None:
-        """Wait for handlers that run, and disconnect."""
+        """Wait for handlers that run, and disconnect; within a handler, once it has ended."""
         try:
             await super().stop(*error, **named)
         finally:
-            for transaction in self._transactions:
-                await transaction.stop()
-            connection, self._connection = self._connection, None
-            self.config.broker_config.connection = None
-            if connection is not None:
-                await connection.close()
+            stops = [sub.stopping for sub in self._own_subscribers() if sub.stopping is not None]
+            self._disconnecting = asyncio.create_task(self._disconnect(stops))
+            if not stops:
+                await asyncio.shield(self._disconnecting)
+
+    async def _disconnect(self, stops: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*stops, return_exceptions=True)
+        for transaction in self._transactions:
+            await transaction.stop()
+        connection, self._connection = self._connection, None
+        self.config.broker_config.connection = None
+        if connection is not None:
+            await connection.close()
 
     async def ping(self, timeout: float | None = PING_S) -> bool:
         """Return whether a name server responds, and brokers do not refuse sends for good."""
@@ -306,15 +305,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
     async def publish(
         self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> SendReceipt:
-        """Publish a message, and wait until a broker has stored it.
+        """Publish a message, and wait until a broker has stored it; see `PublishOptions`.
 
-        Args:
-            message: bytes, text, or what the serializer makes JSON of; None for an empty body.
-            topic: the topic.
-            options: see `PublishOptions`.
-
-        Returns:
-            The receipt; with a delay it has a recall handle.
+        The message is bytes, text, or what the serializer makes JSON of; None for an empty body.
+        With a delay, the receipt has a recall handle.
         """
         cmd = self._command(PublishType.PUBLISH, (message,), topic, options)
         return await self._basic_publish(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
@@ -327,19 +321,13 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         return await self._basic_publish_batch(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def request(  # type: ignore[override]
-        self, message: Any = None, topic: str = "", **options: Unpack[RequestOptions]
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> RocketMessage:
         """Publish a request, and return what its handler returns.
 
         The reply comes straight to this process, and is not stored. With ``reply_to`` in a
-        `publish`, it goes to a topic instead.
-
-        Args:
-            message, topic: as for `publish`.
-            options: see `RequestOptions`.
-
-        Raises:
-            TimeoutError: there is no reply in time; the request may still be handled.
+        `publish`, it goes to a topic instead. If there is no reply in time, it raises
+        `TimeoutError`; the request may still be handled.
         """
         cmd = self._command(PublishType.REQUEST, (message,), topic, options)
         return await self._basic_request(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
@@ -347,22 +335,15 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
     def _command(
         self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
     ) -> RocketPublishCommand:
-        check_names(f"publish to {topic}", options, OPTIONS_OF[kind])
+        check_names(f"publish to {topic}", options, PublishOptions)
         id = options.get("correlation_id") or self.config.id_generator()
         return RocketPublishCommand.of(kind, messages, topic, options, id)
 
     async def recall(self, receipt: SendReceipt | str, topic: str = "") -> str:
-        """Recall a delayed message before it is due.
+        """Recall a delayed message before it is due, by its receipt; return its id.
 
-        Args:
-            receipt: that of its `publish`, or its ``recall_handle``, which a database can keep.
-            topic: the topic of the message; needed with a handle only.
-
-        Returns:
-            The id of the message.
-
-        Raises:
-            ResponseError: it was due already, or the broker does not serve recalls.
+        A database can keep the receipt's ``recall_handle``, which needs the topic, too. If the
+        message was due, or the broker does not serve recalls, it raises `ResponseError`.
         """
         if not isinstance(receipt, str):
             topic, receipt = receipt.queue.topic, receipt.recall_handle or ""
@@ -373,12 +354,9 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
     ) -> Callable[[Function[Payload]], Transaction[Payload]]:
         """Decorate the function that runs a local transaction; see `Transaction`.
 
-        Args:
-            topic: the topic of the message.
-            group: the producer group, whose processes answer the checks of brokers.
-            options: see `PublishOptions`; a message of a transaction has no delay and no key.
+        The processes of the producer group answer the checks of brokers. A message of a transaction
+        has no delay and no key.
         """
-
         check_names(f"transaction of {topic}", options, PublishOptions)
 
         def decorate(execute: Function[Payload]) -> Transaction[Payload]:

@@ -31,13 +31,15 @@ class Connection:
         name_servers: NameServers,
         security: BaseSecurity | None,
         client: Any,
+        producer: Any,
         create_topics: bool,
         topic_queues: int,
     ) -> None:
         settings = resolve_settings(ClientSettings, keywords=client | account_of(security))
         tls = None if security is None else security.ssl_context
         self.instance = ClientInstance(name_servers, settings=settings, tls=tls)
-        self.producer = Producer(instance=self.instance)
+        self.producer = Producer(instance=self.instance, **producer)
+        self.producer_options = producer
         self._create_topics = create_topics
         self._topic_queues = topic_queues
         self._known: set[str] = set()

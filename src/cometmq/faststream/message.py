@@ -71,12 +71,7 @@ class Settlement:
         delay: float | timedelta | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Say what becomes of it; only the first call counts.
-
-        Raises:
-            ConfigError: the delay is negative.
-            CometError: the broker of a popped message did not take it; it is redelivered.
-        """
+        """Say what becomes of it; only the first call counts. No delay is negative."""
         if self.verdict is not None:
             return
         if delay is not None and timeout_s(delay, "delay") < 0:
@@ -172,12 +167,11 @@ class RocketMessage(StreamMessage[Any]):
         await super().ack()
 
     async def nack(self, delay: float | timedelta | None = None) -> None:
-        """Have the message redelivered.
+        """Have the message redelivered after a delay, in seconds or as a timedelta.
 
-        Args:
-            delay: seconds, or a timedelta; None for the subscriber's ``retry``, or else the
-                brokers. With ``pop`` it is kept to; otherwise a delay level that is not shorter is
-                taken, and an ordered queue pauses for 10 ms to 30 s.
+        Without one the subscriber's ``retry`` decides, or else the brokers. With ``pop`` the delay
+        is kept to; otherwise the next longer delay level is taken. A queue in order pauses for
+        10 ms to 30 s.
         """
         await self.settlement.settle(AckStatus.NACKED, delay)
         await super().nack()

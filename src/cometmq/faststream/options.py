@@ -1,7 +1,4 @@
-"""The arguments of subscribers, publishers and publishes, each written once.
-
-Their names are those of FastStream's brokers where these have them.
-"""
+"""The arguments of subscribers, publishers and publishes, under the names that FastStream has."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from faststream._internal.types import BrokerMiddleware, CustomCallable, IdGener
 from faststream.middlewares import AckPolicy
 from faststream.specification.schema.extra import Tag, TagDict
 
-from cometmq.client.options import PushOnlyOptions
+from cometmq.client.options import PushOnlyOptions, SimpleOnlyOptions
 from cometmq.client.retry_policies import Retry
 from cometmq.client.settings import near_names
 
@@ -49,13 +46,9 @@ class PublishOptions(SendOptions, total=False):
     """How one message is published."""
 
     correlation_id: str | None
-
-
-class RequestOptions(PublishOptions, total=False):
-    """How a request is published."""
-
     timeout: float | None
-    """Seconds for the reply, 0.5 by default."""
+    """Seconds; by default those of the setting ``timeout_ms``, and 0.5 for the reply of a request.
+    """
 
 
 class PublisherOptions(SendOptions, total=False):
@@ -99,8 +92,8 @@ class SubscriberOptions(TypedDict, total=False):
     until the message is settled."""
     retry: Retry | None
     """When a failed message is redelivered; None for the brokers' growing delays."""
-    settings: PushOnlyOptions
-    """Settings of the `PushConsumer`, by name."""
+    settings: PushOnlyOptions | SimpleOnlyOptions
+    """Settings of the `PushConsumer`, or with ``pop`` of the `SimpleConsumer`, by name."""
     ack_policy: AckPolicy
     """``NACK_ON_ERROR`` by default."""
     no_reply: bool
@@ -154,16 +147,7 @@ class BrokerOptions(RegistratorOptions, total=False):
 
 
 def check_names(where: str, options: Mapping[str, Any], kind: Any) -> None:
-    """Check the names of options, which Python does not for `Unpack`.
-
-    Args:
-        where: begins the error.
-        options: what was given.
-        kind: the class above that has the names.
-
-    Raises:
-        TypeError: there is no such option. Ignored, a wrong name would drop a filter silently.
-    """
+    """Refuse names that are no options of this kind: Python does not, and a filter may get lost."""
     for name in options.keys() - kind.__optional_keys__:
         near = near_names(name, kind.__optional_keys__)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -25,16 +25,10 @@ from faststream.specification.schema import Message, Operation, PublisherSpec
 from cometmq import client as rocketmq
 from cometmq.faststream import message as parts
 from cometmq.faststream.connection import Connection, connected
-from cometmq.faststream.options import (
-    PublisherOptions,
-    PublishOptions,
-    RequestOptions,
-    check_names,
-)
+from cometmq.faststream.options import PublisherOptions, PublishOptions, check_names
 from cometmq.model.topic import check_topic_name
 
 REQUEST_S = 0.5  # as in FastStream's other brokers
-OPTIONS_OF = {PublishType.PUBLISH: PublishOptions, PublishType.REQUEST: RequestOptions}
 
 
 class RocketResponse(Response):
@@ -64,7 +58,7 @@ class RocketResponse(Response):
 class RocketPublishCommand(BatchPublishCommand):
     """One or several messages to publish; arguments as for FastStream's commands."""
 
-    options: RequestOptions = {}  # noqa: RUF012 - nothing changes it
+    options: PublishOptions = {}  # noqa: RUF012 - nothing changes it
     request: rocketmq.StoredMessage | None = None
     """The request of RocketMQ's kind that this replies to."""
     transaction: Callable[[rocketmq.Message], Awaitable[rocketmq.TransactionReceipt]] | None = None
@@ -129,16 +123,15 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         """The producer of the connection; without one it raises `IncorrectState`."""
         return connected(self._config.connection).producer
 
-    async def publish(
-        self, cmd: RocketPublishCommand
-    ) -> rocketmq.SendReceipt | rocketmq.TransactionReceipt | None:
+    async def publish(self, cmd: RocketPublishCommand) -> Any:
         """Send one message, a reply, or a message whose transaction runs in between."""
         client, message = self.client, await self.message_of(cmd)
         if cmd.transaction is not None:
             return await cmd.transaction(message)
         if cmd.request is not None:
             return await client.reply(cmd.request, message.body, properties=message.properties)
-        return await client.send(message, order_key=cmd.options.get("key"))
+        key, timeout = cmd.options.get("key"), cmd.options.get("timeout")
+        return await client.send(message, order_key=key, timeout=timeout)
 
     async def publish_batch(self, cmd: RocketPublishCommand) -> rocketmq.SendReceipt | None:
         """Send messages as one batch: all of them are stored, or none."""
@@ -150,15 +143,16 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         if not encoded:
             return None
         messages = [_message(cmd, *each) for each in encoded]
-        return await client.send_batch(messages, order_key=cmd.options.get("key"))
+        key, timeout = cmd.options.get("key"), cmd.options.get("timeout")
+        return await client.send_batch(messages, order_key=key, timeout=timeout)
 
     async def request(self, cmd: RocketPublishCommand) -> rocketmq.StoredMessage:
         """Send a request of RocketMQ's kind, and return the reply, or raise `TimeoutError`."""
         client, message = self.client, await self.message_of(cmd)
-        given_s = cmd.options.get("timeout")
+        key, given_s = cmd.options.get("key"), cmd.options.get("timeout")
         time_s = max(REQUEST_S if given_s is None else given_s, 0.001)
         try:
-            return await client.request(message, order_key=cmd.options.get("key"), timeout=time_s)
+            return await client.request(message, order_key=key, timeout=time_s)
         except rocketmq.ReplyTimeoutError as late:
             raise TimeoutError(str(late)) from late
 
@@ -229,6 +223,7 @@ class Publisher(PublisherUsecase):
     _outer_config: RocketBrokerConfig
 
     def __init__(self, outer: RocketBrokerConfig, topic: str, options: PublisherOptions) -> None:
+        check_names(f"publisher to {topic}", options, PublisherOptions)
         self.options = options
         self._described = TopicConfig(outer, topic, options)
         specification: Any = _Specification(outer, self._described)
@@ -252,7 +247,7 @@ class Publisher(PublisherUsecase):
         return await self._send(self._command(PublishType.PUBLISH, messages, topic, options), ())
 
     async def request(
-        self, message: Any, topic: str = "", **options: Unpack[RequestOptions]
+        self, message: Any, topic: str = "", **options: Unpack[PublishOptions]
     ) -> parts.RocketMessage:
         """Send a request, and wait for the reply; see `RocketBroker.request`."""
         cmd = self._command(PublishType.REQUEST, (message,), topic, options)
@@ -261,7 +256,7 @@ class Publisher(PublisherUsecase):
     def _command(
         self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
     ) -> RocketPublishCommand:
-        check_names(f"publish to {topic or self.topic}", options, OPTIONS_OF[kind])
+        check_names(f"publish to {topic or self.topic}", options, PublishOptions)
         merged: Any = {**self.options, **options}
         merged["headers"] = (self.options.get("headers") or {}) | (options.get("headers") or {})
         id = options.get("correlation_id") or self._outer_config.id_generator()

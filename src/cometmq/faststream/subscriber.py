@@ -40,10 +40,8 @@ from cometmq.faststream.options import SubscriberOptions, check_names
 from cometmq.faststream.publisher import ReplyPublisher, RocketBrokerConfig, TopicConfig
 from cometmq.model.topic import check_topic_name
 
-WORKERS = 20
-RECORDS = 32
-INVISIBLE_S = 60.0
-RECEIVE_S = 10.0
+WORKERS, RECORDS = 20, 32
+INVISIBLE_S, RECEIVE_S = 60.0, 10.0
 _declared = itertools.count()
 
 
@@ -84,11 +82,11 @@ class Subscriber(SubscriberUsecase[Any]):
         self._reader: PullConsumer | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
-        self._stopping: asyncio.Task[None] | None = None
+        self.stopping: asyncio.Task[None] | None = None
+        """The end of a stop; within a handler nothing waits for it."""
         self._room = asyncio.Event()
         self._names: dict[str, str] = {}
         self.declared = next(_declared)
-        """Grows with each subscriber."""
         self.number = 0
         """Counts the subscribers of one topic whose handlers have the same name."""
 
@@ -128,12 +126,16 @@ class Subscriber(SubscriberUsecase[Any]):
             return  # a test broker delivers
         connection = connected(self._outer_config.connection)
         await connection.ensure_topic(self.topic)
-        if self.calls:
-            self._consumer = self._make_consumer(connection)
+        if not self.calls or self._consumer is not None:
+            return
+        self._consumer = self._make_consumer(connection)
+        try:
             await self._consumer.start()
-            if isinstance(self._consumer, SimpleConsumer):
-                receiving = self._receive(self._consumer)
-                self._receiving = asyncio.create_task(receiving, name=f"receive {self.group}")
+        except BaseException:
+            self._consumer = None  # a next start tries again
+            raise
+        if isinstance(self._consumer, SimpleConsumer):
+            self._receiving = asyncio.create_task(self._receive(self._consumer))
 
     def _make_consumer(self, connection: Connection) -> PushConsumer | SimpleConsumer:
         options = self.options
@@ -145,15 +147,16 @@ class Subscriber(SubscriberUsecase[Any]):
             "subscriptions": {self.topic: self.filter},
             "start_from": StartFrom.FIRST if is_first else StartFrom.LAST,
         }
+        settings: Any = options.get("settings") or {}
         if options.get("pop"):
             named["invisible"] = options.get("invisible", INVISIBLE_S)
             named["in_flight_max"] = max(1_000, 2 * workers)
-            return SimpleConsumer(**named, renew=True, settle_again=True)
+            return SimpleConsumer(**named | {"renew": True, "settle_again": True} | settings)
         named["ordered"] = options.get("ordered", False)
         named["broadcast"] = options.get("broadcast", False)
         named["stop_ms"] = int((self._outer_config.graceful_timeout or 0) * 1000)
         named["concurrency"] = workers
-        named |= options.get("settings") or {}
+        named |= settings
         if options.get("batch"):
             records = options.get("max_records", RECORDS)
             return PushConsumer(**named, batch_handler=self._on_batch, batch_max=records)
@@ -169,9 +172,9 @@ class Subscriber(SubscriberUsecase[Any]):
             await asyncio.shield(stopping)
 
     def _begin_stop(self) -> asyncio.Task[None]:
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(), name=f"stop {self.group}")
-        return self._stopping
+        if self.stopping is None:
+            self.stopping = asyncio.create_task(self._stop(), name=f"stop {self.group}")
+        return self.stopping
 
     async def _stop(self) -> None:
         try:
@@ -187,7 +190,7 @@ class Subscriber(SubscriberUsecase[Any]):
                 if each is not None:
                     await each.close()
         finally:
-            self._consumer = self._reader = self._receiving = self._stopping = None
+            self._consumer = self._reader = self._receiving = self.stopping = None
 
     async def _on_message(self, message: StoredMessage) -> None:
         settlement = Settlement(message, self.options.get("retry"))
@@ -341,12 +344,7 @@ class Subscriber(SubscriberUsecase[Any]):
 
 
 def check_options(topic: str, options: SubscriberOptions) -> None:
-    """Check the options of a subscriber, and that they fit together.
-
-    Raises:
-        TypeError: there is no such option.
-        SetupError: a value is wrong, or two options exclude each other.
-    """
+    """Check the options of a subscriber, and that they fit together."""
     check_names(f"subscriber of {topic}", options, SubscriberOptions)
     given: Any = options
     start, retry = given.get("auto_offset_reset", "earliest"), given.get("retry")
@@ -359,7 +357,7 @@ def check_options(topic: str, options: SubscriberOptions) -> None:
         if not is_right:
             raise SetupError(f"subscriber of {topic}: {name}={value!r}: expected {expected}")
     pairs = [
-        *(("pop", other) for other in ("ordered", "broadcast", "batch", "settings")),
+        *(("pop", other) for other in ("ordered", "broadcast", "batch")),
         *(("tags", "sql"), ("ordered", "broadcast")),
     ]
     for one, other in pairs:

@@ -10,13 +10,12 @@ from typing import Any
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
-from cometmq.client import Filter, LocalState, Message, StoredMessage
+from cometmq.client import Filter, Message, StoredMessage
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.memory_producer import MemoryProducer
 from cometmq.faststream.broker import RocketBroker
 from cometmq.faststream.publisher import Publisher, RocketProducer, RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
-from cometmq.faststream.transactions import Local
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.sql92 import compile_expression
 
@@ -44,7 +43,7 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         self, *brokers: RocketBroker, with_real: bool = False, connect_only: bool | None = None
     ) -> None:
         super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
-        self._client = MemoryProducer(self._deliver, execute=_execute)
+        self._client = MemoryProducer(self._deliver, execute=lambda _, local: local())
 
     @property
     def delayed(self) -> list[Message]:
@@ -96,6 +95,8 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
                 yield
         finally:
             config.connection = connection
+            for transaction in broker._transactions:
+                transaction.producer = None
 
     async def _fake_connect(self, broker: RocketBroker, *args: Any, **kwargs: Any) -> Any:
         return object()  # nothing uses it: the producer delivers
@@ -115,10 +116,6 @@ class FakeProducer(RocketProducer):
             return await super().request(cmd)
         except TopicNotFoundError as problem:
             raise SubscriberNotFound(str(problem)) from problem
-
-
-async def _execute(message: Message, local: Local) -> LocalState:
-    return await local()
 
 
 def _selects(wanted: Filter, message: StoredMessage) -> bool:

@@ -21,7 +21,6 @@ Payload = TypeVar("Payload")
 Function = Callable[Concatenate[Payload, ...], Any]
 """Gets the payload, and its dependencies."""
 Local = Callable[[], Awaitable[LocalState]]
-"""Runs a local transaction."""
 
 
 class Transaction(Generic[Payload]):
@@ -73,20 +72,23 @@ class Transaction(Generic[Payload]):
     def checked(self) -> Function[Payload]:
         """Return the function for checks; without one it raises `SetupError`."""
         if self._check is None:
-            raise SetupError(
-                f"the transaction of topic {self.topic} has no function for checks: decorate one"
-                f" with @{getattr(self._execute, '__name__', 'execute')}.check"
-            )
+            name = getattr(self._execute, "__name__", "execute")
+            reason = f"the transaction of topic {self.topic} has no function for checks"
+            raise SetupError(f"{reason}: decorate one with @{name}.check")
         return self._check
 
     async def start(self) -> None:
         """Become a member of the group, which answers checks."""
+        if self.producer is not None:
+            return
         check = partial(self._state_of, self.checked(), LocalState.UNKNOWN)
         listener: Any = SimpleNamespace(execute=lambda message, local: local(), check=check)
         connection = connected(self._config.connection)
         await connection.ensure_topic(self.topic)
-        options: Any = {"instance": connection.instance, "topics": (self.topic,)}
-        self.producer = rocketmq.TransactionProducer(group=self.group, listener=listener, **options)
+        options: Any = connection.producer_options | {"topics": (self.topic,)}
+        self.producer = rocketmq.TransactionProducer(
+            group=self.group, listener=listener, instance=connection.instance, **options
+        )
         await self.producer.start()
 
     async def stop(self) -> None:
@@ -96,27 +98,19 @@ class Transaction(Generic[Payload]):
             await producer.close()
 
     async def __call__(
-        self, payload: Payload, timeout: float | None = None, **options: Unpack[PublishOptions]
+        self, payload: Payload, **options: Unpack[PublishOptions]
     ) -> rocketmq.TransactionReceipt:
-        """Store the message, run the function, and tell the broker its result.
+        """Store the message, run the function with it, and tell the broker the result.
 
-        Args:
-            payload: the body of the message, and the first argument of the functions.
-            timeout: seconds for storing the message; None for the client's setting.
-            options: of this message, such as ``keys``; they replace those of the decorator.
-
-        Returns:
-            The receipt of the message and the state: if it is UNKNOWN, the broker checks it later.
-
-        Raises:
-            Exception: that of the function: the state is UNKNOWN, since its commit may have
-                succeeded.
+        Options of this message, such as ``keys``, replace those of the decorator; ``timeout`` is
+        for storing it. If the state is UNKNOWN, the broker checks it later: also after an exception
+        of the function, which is raised, since its commit may have succeeded.
         """
         check_names(f"transaction of {self.topic}", options, PublishOptions)
         chosen: PublishOptions = {**self._options, **options}
         id = chosen.get("correlation_id") or self._config.id_generator()
         cmd = RocketPublishCommand.of(PublishType.PUBLISH, (payload,), self.topic, chosen, id)
-        cmd.transaction = partial(self._send, timeout)
+        cmd.transaction = partial(self._send, chosen.get("timeout"))
         return await self._broker._basic_publish(cmd, producer=self._config.producer)  # type: ignore[no-any-return]
 
     async def _send(

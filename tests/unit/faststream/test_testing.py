@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import pytest
 from faststream import Context, Depends, FastStream
 from faststream.exceptions import SetupError, SubscriberNotFound
+from faststream.message.message import AckStatus
 from faststream.middlewares import AckPolicy
 from pydantic import BaseModel, ValidationError
 
-from cometmq.client import CometError
+from cometmq.client import CometError, ConfigError, LocalState, Message, StoredMessage
 from cometmq.faststream import (
     RocketBroker,
     RocketBrokerContext,
@@ -25,6 +26,7 @@ from cometmq.faststream import (
     RocketRouter,
     TestRocketBroker,
 )
+from cometmq.faststream.message import Settlement
 from cometmq.model.errors import InvalidNameError
 
 
@@ -139,6 +141,25 @@ async def test_a_request_returns_the_result_with_the_callers_correlation_id(
         assert reply.headers["source"] == "test"
         with pytest.raises(SubscriberNotFound):
             await br.request("EUR", "nobody")
+
+
+async def test_a_transaction_is_sent_in_the_test_only(broker: RocketBroker) -> None:
+    @broker.transaction("orders", group="shop")
+    async def place(order: Order) -> bool:
+        return order.amount < 100
+
+    @place.check
+    async def is_placed(order: Order) -> bool:
+        return True
+
+    @broker.subscriber("orders")
+    async def bill(order: Order) -> None: ...
+
+    async with TestRocketBroker(broker):
+        assert (await place(Order(id="1"))).state is LocalState.COMMIT
+        assert (await place(Order(id="2", amount=100))).state is LocalState.ROLLBACK
+        bill.mock.assert_called_once_with({"id": "1", "amount": 1})
+    assert place.producer is None  # a start makes a real one
 
 
 async def test_a_request_has_a_limit_of_time(broker: RocketBroker) -> None:
@@ -282,8 +303,6 @@ async def test_a_name_that_no_option_has_is_refused(broker: RocketBroker) -> Non
         for publish in (br.publish, br.request, br.publisher("orders").publish):
             with pytest.raises(TypeError, match=hint):
                 await publish("42", "orders", **wrong)
-        with pytest.raises(TypeError, match="publish to orders: there is no option 'timeout'"):
-            await br.publish("42", "orders", timeout=3)  # type: ignore[call-arg]
 
 
 async def test_one_key_may_be_a_text(broker: RocketBroker) -> None:
@@ -314,6 +333,13 @@ async def test_a_topic_that_rocketmq_cannot_have_is_refused_at_the_start() -> No
     broker.subscriber("orders.new")
     with pytest.raises(InvalidNameError, match=r"orders\.new"):
         await broker.subscribers[0].start()
+
+
+async def test_a_negative_delay_settles_nothing() -> None:
+    settlement = Settlement(StoredMessage.of(Message("orders", b"42")), None)
+    with pytest.raises(ConfigError, match="expected 0 seconds or more"):
+        await settlement.settle(AckStatus.NACKED, -1)
+    assert settlement.verdict is None
 
 
 async def test_an_application_starts_with_the_test_broker(broker: RocketBroker) -> None:

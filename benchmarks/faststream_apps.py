@@ -35,17 +35,17 @@ import rivals
 import servers
 
 PROGRAM = Path(__file__).resolve().parent / "client_programs" / "faststream_app.py"
-COUNT, ROUNDS_MIN = 30_000, 5
+COUNT, ROUNDS_MIN = 15_000, 3
 NOISE_MAX = 0.3
 LATENCY_COUNT, PIPELINE_COUNT = 3_000, 40_000
-COMMITS_COUNT = 3_000
+COMMITS_COUNT = 1_500
 """Messages that Kafka commits one by one."""
 OWN_SHARE_US_MAX = 10.0
 RUN_S = 300.0
 TOPIC, QUEUES = "measured", 4
 WORKERS = 'consume:{"max_workers":20}'
 AUTOMATIC = 'consume:{"ack_policy":"ACK_FIRST"}'
-RATES = ("steady:300", "steady:1000")
+RATES = ("steady:1000",)
 LOADS = {
     "cometmq": ("publish", "consume", "latency", *RATES),
     "nats": ("publish", "consume", WORKERS, "latency", *RATES),

@@ -107,7 +107,7 @@ def nats(address: str, handler: Handler | None, more: dict[str, Any]) -> Made:
             TOPIC, stream=stream, durable=GROUP, deliver_policy="all", pending_msgs_limit=65_536,
             ack_policy=AckPolicy.NACK_ON_ERROR, **more,
         )(handler.__call__)  # fmt: skip
-    return broker, lambda order: broker.publish(order, TOPIC, stream="measured")
+    return broker, lambda order: broker.publish(order, TOPIC, stream="measured", timeout=30.0)
 
 
 def kafka(address: str, handler: Handler | None, more: dict[str, Any]) -> Made:

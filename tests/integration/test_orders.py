@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
 from build_ext import ROOT
+from integration.test_deployment import tool
 from support.checks import plugin_options
 from support.processes.postgres import postgres, programs
 
@@ -57,7 +57,7 @@ def test_the_service_passes_its_tests_with_postgresql() -> None:
 
 def test_the_compose_file_fits_its_schema_and_names_files_that_exist() -> None:
     path = FOLDER / "compose.yaml"
-    checker = str(Path(sys.executable).with_name("check-jsonschema"))
+    checker = tool("check-jsonschema")
     subprocess.run([checker, "--builtin-schema", "vendor.compose-spec", path], check=True)
     services = yaml.safe_load(path.read_text())["services"]
     contexts = [each["build"] for each in services.values() if "build" in each]
@@ -70,8 +70,7 @@ def test_the_compose_file_fits_its_schema_and_names_files_that_exist() -> None:
 
 
 def test_a_linter_finds_nothing_in_the_container_recipe_of_the_service() -> None:
-    hadolint = str(Path(sys.executable).with_name("hadolint"))
-    subprocess.run([hadolint, FOLDER / "Dockerfile"], check=True)
+    subprocess.run([tool("hadolint"), FOLDER / "Dockerfile"], check=True)
 
 
 def test_the_dashboard_shows_metrics_that_the_service_sends() -> None:

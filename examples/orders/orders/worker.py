@@ -25,9 +25,10 @@ RETRY = ExponentialRetry(1, attempts_max=8)
 async def once(
     message: RocketMessageContext, group: Annotated[str, Context("handler_.group")]
 ) -> AsyncIterator[AsyncSession]:
-    """Give a handler a session in whose transaction its message is marked.
+    """Give a handler a session in whose transaction its message is marked for its group.
 
-    A message that was handled before is acknowledged, and the handler is not called.
+    A message that was handled before is acknowledged, and the handler is not called. ``handler_``
+    is FastStream's name of the subscriber.
     """
     async with marked(group, message.keys[0]) as session:
         if session is None:

@@ -431,6 +431,7 @@ def test_the_readme_is_read_in_minutes() -> None:
     assert len(text.splitlines()) <= README_LINES_MAX
     assert first.startswith(f"CometMQ is a {project['description'][2:]}: ")
     assert "RocketMQ" not in first
+    assert LINK.findall(text)[0] == "docs/tutorial/orders.md"
 
 
 def test_the_picture_of_the_demo_shows_what_it_prints_today() -> None:

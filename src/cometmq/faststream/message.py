@@ -31,8 +31,6 @@ CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "repl
 """Properties that FastStream's parts of a message travel in."""
 EMPTY, EMPTY_BODY = "empty-body", b"\0"
 """The property of a message with no body, and the byte it has: RocketMQ needs one."""
-CLIENT_REPLY = "rocketmq-client:"
-"""The prefix of the reply address of a request of RocketMQ's kind; a topic has no colon."""
 _HIDDEN = names.RESERVED | {names.SHARDING_KEY, EMPTY}
 
 
@@ -193,12 +191,12 @@ class RocketMessage(StreamMessage[Any]):
 
 async def parse_message(message: StoredMessage) -> RocketMessage:
     """Parse one message."""
-    return _parsed(message, _body_of(message), headers_of(message))
+    return _parsed(message, _body_of(message), _headers_of(message))
 
 
 async def parse_batch(message: Sequence[StoredMessage]) -> RocketMessage:
     """Parse the messages of a batch."""
-    headers = [headers_of(each) for each in message]
+    headers = [_headers_of(each) for each in message]
     bodies = [_body_of(each) for each in message]
     return _parsed(message, bodies, headers[0], batch_headers=headers)
 
@@ -215,21 +213,25 @@ async def decode_batch(msg: StreamMessage[Any]) -> list[Any]:
 
 def _parsed(raw: Any, body: Any, headers: dict[str, str], **more: Any) -> RocketMessage:
     first = messages_of(raw)[0]
-    client = first.properties.get(names.REPLY_TO_CLIENT)
     return RocketMessage(
         raw_message=raw,
         body=body,
         headers=headers,
         content_type=headers.get(CONTENT_TYPE),
-        reply_to=headers.get(REPLY_TO) or (f"{CLIENT_REPLY}{client}" if client else ""),
+        reply_to=headers.get(REPLY_TO) or client_reply_of(first),
         correlation_id=headers.get(CORRELATION_ID),
         message_id=first.message_id,
         **more,
     )
 
 
-def headers_of(message: StoredMessage) -> dict[str, str]:
-    """Return the properties of an application."""
+def client_reply_of(message: StoredMessage) -> str:
+    """Return the reply address of a request of RocketMQ's kind; it has a colon, unlike a topic."""
+    client = message.properties.get(names.REPLY_TO_CLIENT)
+    return f"rocketmq-client:{client}" if client else ""
+
+
+def _headers_of(message: StoredMessage) -> dict[str, str]:
     return {name: text for name, text in message.properties.items() if name not in _HIDDEN}
 
 

@@ -97,7 +97,6 @@ class RocketBrokerConfig(BrokerConfig):
 
     producer: RocketProducer = field(init=False)
     group: str = ""
-    """The prefix of groups that are not given."""
     connection: Connection | None = None
 
     def __post_init__(self) -> None:

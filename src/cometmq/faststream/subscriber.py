@@ -1,9 +1,8 @@
 """Consumes messages for the handlers of a subscriber.
 
-A push consumer calls `_on_message` or `_on_batch`, which end as the message was settled: a return
-consumes it, `ConsumeLater` has it redelivered or dead-lettered. With ``pop`` a loop receives
-messages, and each settlement tells its broker. In both ways a message of which nothing was said,
-because its handler was cancelled, swallowed or stopped, is redelivered.
+A push consumer calls `_on_message` or `_on_batch`, which end as the message was settled. With
+``pop`` a loop receives messages, and each settlement tells its broker. In both ways a message of
+which nothing was said, because its handler was cancelled or swallowed, is redelivered.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from cometmq.faststream.connection import Connection, connected
 from cometmq.faststream.message import RocketMessage, Settlement
 from cometmq.faststream.options import SubscriberOptions, check_names
 from cometmq.faststream.publisher import ReplyPublisher, RocketBrokerConfig, TopicConfig
+from cometmq.model.errors import InvalidNameError
 from cometmq.model.topic import check_topic_name
 
 WORKERS, RECORDS = 20, 32
@@ -163,10 +163,7 @@ class Subscriber(SubscriberUsecase[Any]):
         return PushConsumer(**named, handler=self._on_message)
 
     async def stop(self) -> None:
-        """Consume no more; wait for handlers that run, for as long as ``graceful_timeout``.
-
-        From within a handler it returns at once, and the stop goes on when the handler ends.
-        """
+        """Wait for handlers, up to ``graceful_timeout``; within one, go on once it has ended."""
         stopping = self._begin_stop()
         if self._outer_config.context.get_local("handler_") is not self:
             await asyncio.shield(stopping)
@@ -263,9 +260,14 @@ class Subscriber(SubscriberUsecase[Any]):
         return parser, checked
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
-        producer = self._outer_config.producer
-        if message.reply_to.startswith(parts.CLIENT_REPLY):
-            return (ReplyPublisher(producer, "", request=message.raw_message),)
+        producer, first = self._outer_config.producer, parts.messages_of(message.raw_message)[0]
+        if message.reply_to == parts.client_reply_of(first):
+            return (ReplyPublisher(producer, "", request=first),)
+        try:
+            check_topic_name(message.reply_to)
+        except InvalidNameError as problem:  # retries would not help
+            self._log(logging.WARNING, f"dropped the result of {message.message_id}: {problem}")
+            return ()
         return (ReplyPublisher(producer, message.reply_to),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:

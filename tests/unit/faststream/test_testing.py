@@ -162,6 +162,23 @@ async def test_a_transaction_is_sent_in_the_test_only(broker: RocketBroker) -> N
     assert place.producer is None  # a start makes a real one
 
 
+@pytest.mark.parametrize("reply_to", ["not a topic!", "rocketmq-client:nobody", "x" * 300])
+async def test_a_result_for_an_address_that_is_none_is_dropped(
+    broker: RocketBroker, reply_to: str
+) -> None:
+    """Otherwise the sender of such a message would have its handler fail and run again."""
+
+    @broker.subscriber("orders")
+    async def bill(body: str) -> str:
+        return "billed"
+
+    tester = TestRocketBroker(broker)
+    async with tester as br:
+        await br.publish("42", "orders", reply_to=reply_to)
+        bill.mock.assert_called_once_with("42")
+        assert [message.topic for message in tester._client.sent] == ["orders"]
+
+
 async def test_a_request_has_a_limit_of_time(broker: RocketBroker) -> None:
     @broker.subscriber("slow")
     async def slow(body: str) -> None:

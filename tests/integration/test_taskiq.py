@@ -115,7 +115,8 @@ async def test_tools_find_a_task_by_its_id_and_name(broker: CometBroker) -> None
     await named.kicker().with_task_id("task 7").kiq()
     listening = broker.listen()
     received = await next_of(listening)
-    [message] = broker._consumer._deliveries.all()
+    [[delivery]] = broker._consumer._deliveries.of_brokers().values()
+    message = delivery.message
 
     assert list(message.keys) == ["task", "7"]
     assert message.properties["taskiq_task"] == "named"

@@ -36,16 +36,20 @@ from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.slices import batched
-from cometmq.remoting.tasks import shielded
+from cometmq.remoting.tasks import raise_unless_failure, shielded
 from cometmq.system.failure_log import FailureLog
 
 MESSAGES_MAX = 32
 """Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
 INVISIBLE_S_MAX = 43_200.0
+RELEASE_S = 5.0
+"""How long a close waits for brokers that release messages."""
 RENEW_CHECK_S = 0.25
 """Interval at which `SimpleConsumer` looks for invisible times to renew; the shortest is 1 s."""
 
 _NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+_RESPONDED = ResponseError, ReceiptExpiredError
+"""Errors of one message, after which its broker may still take others."""
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +154,8 @@ class SimpleConsumer(SubscribingConsumer):
             works="invisible times are renewed again",
             name="topic",
         )
+        self._renewals: dict[str, asyncio.Task[None]] = {}
+        """The task of each broker that renews what was due when it began."""
         self._deliveries = Deliveries(self._settings)
         self._single_acks: set[str] = set()
         """Brokers that know no acknowledgement of several messages, as before RocketMQ 5.1.3."""
@@ -215,17 +221,23 @@ class SimpleConsumer(SubscribingConsumer):
 
     async def _close(self) -> None:
         try:
-            if self._settings.renew:
-                await self._release_all()
+            for renewing in self._renewals.values():
+                renewing.cancel()
             await self._receiver.stop()
+            if self._settings.renew:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RELEASE_S):
+                        brokers = self._deliveries.of_brokers().values()
+                        await asyncio.gather(*map(self._release_at, brokers))
         finally:
             await self._release()
 
-    async def _release_all(self) -> None:
-        """Let brokers redeliver what nobody settles any more; not reached ones do it later."""
-        for some in batched(self._deliveries.all(), MESSAGES_MAX):
-            changes = [self._change(message, 0, is_settled=True) for message in some]
-            if any(await asyncio.gather(*changes, return_exceptions=True)):
+    async def _release_at(self, deliveries: Sequence[Delivery]) -> None:
+        """Let a broker redeliver what is not settled; without a response it does so later."""
+        for some in batched(deliveries, MESSAGES_MAX):
+            changes = [self._change(each.message, 0, is_settled=True) for each in some]
+            ended = await asyncio.gather(*changes, return_exceptions=True)
+            if not all(error is None or isinstance(error, _RESPONDED) for error in ended):
                 return
 
     async def _prepare(self, topic: str, filter: Filter) -> None:
@@ -444,24 +456,42 @@ class SimpleConsumer(SubscribingConsumer):
                     if self._settings.settle_again:
                         self._deliveries.remove(message)  # not renewed: it is redelivered
                     raise
-            await asyncio.sleep(self._settings.retry_ms / 1000)
+                if await self._closes():
+                    raise
+
+    async def _closes(self) -> bool:
+        """Wait for the pause before a retry; return whether the consumer closes within it."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), self._settings.retry_ms / 1000)
+        return self._closing.is_set()
 
     async def _renew(self) -> None:
-        """Extend all that is due; after a failure only once the broker had a pause."""
-        for some in batched(self._deliveries.to_renew(), MESSAGES_MAX):
+        """Begin to renew at each broker what is due: one that fails holds up no other."""
+        if self._closing.is_set():
+            return
+        for broker, due in self._deliveries.of_brokers(to_renew=True).items():
+            if broker not in self._renewals or self._renewals[broker].done():
+                work = self._renew_at(due)
+                self._renewals[broker] = self._tasks.spawn(work, f"renew-{broker}")
+
+    async def _renew_at(self, due: Sequence[Delivery]) -> None:
+        """Renew messages of a broker; one that does not respond gets a pause."""
+        for some in batched(due, MESSAGES_MAX):
             if not all(await asyncio.gather(*map(self._renew_one, some))):
                 await asyncio.sleep(self._settings.retry_ms / 1000)
                 return
 
-    async def _renew_one(self, message: StoredMessage) -> bool:
+    async def _renew_one(self, delivery: Delivery) -> bool:
+        """Renew one message; return whether the broker responded."""
+        message = delivery.message
         try:
-            invisible_ms = self._deliveries.of(message).handle.invisible_ms
-            await self._change(message, invisible_ms, is_settled=False)
-        except ReceiptExpiredError:  # whoever settles it is told
+            await self._change(message, delivery.handle.invisible_ms, is_settled=False)
+        except ReceiptExpiredError:  # the call that settles it raises this
             return True
         except CometError as error:
+            delivery.retry_at = time.monotonic() + self._settings.retry_ms / 1000
             self._renewing.failed(message.topic, error)
-            return False
+            return isinstance(error, _RESPONDED)
         self._renewing.succeeded(message.topic)
         return True
 
@@ -476,8 +506,17 @@ class SimpleConsumer(SubscribingConsumer):
         """Run in a task of its own: a request whose caller is cancelled still ends.
 
         Otherwise it would be unknown which receipt is valid.
+
+        Raises:
+            ClientClosedError: the close of the consumer has ended it.
         """
-        await shielded(self._receiver.work.spawn(work, name, awaited=True))
+        try:
+            await shielded(self._receiver.work.spawn(work, name, awaited=True))
+        except asyncio.CancelledError as error:
+            raise_unless_failure(error)
+            raise ClientClosedError(
+                f"{self._owner} was closed during the {name}: the message may be redelivered"
+            ) from None
 
 
 def _check_received(call: str, message: object) -> None:

@@ -28,6 +28,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
 from support.brokers.pop_broker import Shop
 from support.brokers.scripted import ScriptedBroker, ScriptedCluster, route
+from support.checks.waiting import WAIT_S
 from support.clients.consumer_inputs import stored
 
 GROUP = "g"
@@ -239,7 +240,8 @@ def test_messages_are_renewed_from_a_third_of_their_invisible_time_on_until_it_i
         receipt = ReceiptHandle.parse(f"0 1 30000 3 0 a 0 {message.queue_offset}")
         deliveries.add(Delivery(message, "t", receipt, now + left_s))
 
-    assert deliveries.to_renew() == [messages[2]]
+    due = deliveries.of_brokers(to_renew=True)
+    assert [each.message for each in due["a"]] == [messages[2]]
 
 
 async def test_invisible_times_are_renewed_until_the_message_is_settled(shop: Shop) -> None:
@@ -567,3 +569,83 @@ async def test_it_is_used_between_its_start_and_its_close(shop: Shop) -> None:
         await consumer.ack(stored(0))
     with pytest.raises(ConfigError, match="either invisible or invisible_ms"):
         consumer_of(shop, invisible=3.0, invisible_ms=3_000)
+
+
+async def test_a_broker_that_does_not_respond_holds_up_no_renewal_at_another() -> None:
+    one, two = Shop("a"), Shop("b")
+    async with ScriptedCluster([one, two]) as cluster:
+        one.cluster = cluster  # type: ignore[attr-defined]
+        await one.put(*(b"1" for _ in range(32)))
+        await two.put(b"2")
+        one.may_change.clear()  # no response
+        async with (
+            asyncio.timeout(WAIT_S),
+            consumer_of(one, invisible=2.0, renew=True, ack_ms=5_000) as consumer,
+        ):
+            while consumer.in_flight < 33:
+                await consumer.receive(32, 10.0)
+            await two.until(lambda: bool(two.changes))
+            one.may_change.set()
+
+
+async def test_an_expired_message_does_not_keep_others_from_their_release(shop: Shop) -> None:
+    await shop.put(*(b"%d" % number for number in range(40)))
+    async with consumer_of(shop, invisible=20.0, renew=True) as consumer:
+        first = await consumer.receive(32)
+        await consumer.receive(32)
+        consumer._deliveries.of(first[0]).expires_at = time.monotonic()
+
+    assert sorted(change.offset for change in shop.changes) == list(range(1, 40))
+
+
+async def test_a_broker_that_does_not_respond_keeps_no_other_from_a_release() -> None:
+    one, two = Shop("a"), Shop("b")
+    async with ScriptedCluster([one, two]) as cluster:
+        one.cluster = cluster  # type: ignore[attr-defined]
+        await one.put(*(b"1" for _ in range(32)))
+        await two.put(b"2")
+        one.may_change.clear()
+        async with consumer_of(one, invisible=20.0, renew=True, ack_ms=200) as consumer:
+            while consumer.in_flight < 33:
+                await consumer.receive(32, 10.0)
+        one.may_change.set()
+
+    assert [change.offset for change in two.changes] == [0]
+
+
+async def test_an_ack_that_is_tried_again_ends_with_the_close(shop: Shop) -> None:
+    """The task that acknowledges is not cancelled: it goes on, with an error."""
+    refusals: list[Request] = []
+
+    def refuse(request: Request) -> Response:
+        refusals.append(request)
+        return Response(ResponseCode.SYSTEM_BUSY, "busy")
+
+    shop.handlers[RequestCode.ACK_MESSAGE] = refuse
+    await shop.put(b"1", b"2")
+    async with consumer_of(shop, settle_again=True, retry_ms=60_000, ack_ms=200) as consumer:
+        messages = await consumer.receive()
+        settling = [asyncio.create_task(consumer.ack(messages[0]))]
+        shop.handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = refuse
+        settling.append(asyncio.create_task(consumer.nack(messages[1], 1)))
+        while len(refusals) < 2:
+            await asyncio.sleep(0)
+    for each in settling:
+        with pytest.raises(CometError):
+            await each
+
+
+async def test_what_is_received_during_the_close_is_released_too(shop: Shop) -> None:
+    shop.may_pop.clear()
+    await shop.put(b"1")
+    async with consumer_of(shop, renew=True) as consumer:
+        receiving = asyncio.create_task(consumer.receive())
+        await shop.until(lambda: bool(shop.popping))
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        shop.may_pop.set()
+        await closing
+    with contextlib.suppress(ClientClosedError):
+        await receiving
+
+    assert [(change.offset, change.invisible_time) for change in shop.changes] == [(0, 0)]

@@ -226,6 +226,8 @@ class Delivery:
     """When the broker redelivers it, in seconds of the steady clock."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request that uses the receipt."""
+    retry_at: float = 0.0
+    """When a renewal is tried again after a failure, in seconds of the steady clock."""
 
 
 class Deliveries:
@@ -303,15 +305,19 @@ class Deliveries:
         """Forget a message."""
         self._known.pop(_key(message), None)
 
-    def all(self) -> list[StoredMessage]:
-        """Return the messages."""
-        return [each.message for each in self._known.values()]
+    def of_brokers(self, *, to_renew: bool = False) -> dict[str, list[Delivery]]:
+        """Return the deliveries that have not expired, by the names of their brokers.
 
-    def to_renew(self) -> list[StoredMessage]:
-        """Return the messages of whose invisible time a third is over, and not all of it."""
-        now = time.monotonic()
-        left = ((each, each.expires_at - now) for each in self._known.values())
-        return [each.message for each, s in left if 0 < s <= each.handle.invisible_ms / 1500]
+        Args:
+            to_renew: only those of whose invisible time a third is over.
+        """
+        now, found = time.monotonic(), defaultdict(list)
+        for each in self._known.values():
+            left_s = each.expires_at - now
+            is_due = left_s <= each.handle.invisible_ms / 1500 and each.retry_at <= now
+            if left_s > 0 and (is_due or not to_renew):
+                found[each.handle.broker_name].append(each)
+        return found
 
 
 def _key(message: StoredMessage) -> tuple[str, str]:

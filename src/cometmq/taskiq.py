@@ -7,6 +7,7 @@ retry middlewares send it again. A redelivery or a dead letter means that worker
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -27,6 +28,7 @@ from cometmq.client import (
 )
 from cometmq.client.settings import ClientSettings, ProducerSettings, SimpleSettings
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.remoting.tasks import Supervisor
 
 __all__ = ["CometBroker", "TimerScheduleSource"]
 
@@ -100,6 +102,8 @@ class CometBroker(AsyncBroker):
         )
         self._producer: Producer | None = None
         self._consumer: SimpleConsumer | None = None
+        self._listening = False
+        self._nacks = Supervisor(f"taskiq broker of {topic}")
 
     async def startup(self) -> None:
         """Start the producer, then run Taskiq's events and middlewares."""
@@ -119,6 +123,7 @@ class CometBroker(AsyncBroker):
                     await self._consumer.close()
             finally:
                 self._consumer = None
+                await self._nacks.cancel()
                 if self._producer is not None:
                     await self._producer.close()
                     self._producer = None
@@ -133,6 +138,8 @@ class CometBroker(AsyncBroker):
         """Send a task, and return when a broker has stored it."""
         producer = self.running_producer()
         delay, schedule = _delay_of(message), _schedule.get()
+        if schedule is not None and schedule.task_id != message.task_id:
+            schedule = None  # a middleware sends another task
         receipt = await producer.send(
             Message(
                 topic=self.topic,
@@ -157,16 +164,53 @@ class CometBroker(AsyncBroker):
             await consumer.start()
             self._consumer = consumer
         consumer = self._consumer
+        self._listening = True
         try:
             while True:
                 for message in await _receive(consumer):
-                    yield AckableMessage(
-                        data=message.body, ack=functools.partial(consumer.ack, message)
-                    )
+                    yield AckableMessage(data=message.body, ack=_Ack(self, consumer, message))
         finally:
+            self._listening = False
             if not consumer.in_flight:
                 self._consumer = None
                 await consumer.close()
+
+    def _dropped(self, consumer: SimpleConsumer, message: StoredMessage) -> None:
+        """Have a task redelivered that can no longer be acknowledged, unless the worker ends."""
+        if self._listening:  # else the close of the consumer releases it
+            self._nacks.spawn(_nack(consumer, message), "nack", awaited=True)
+
+
+class _Ack:
+    """Acknowledges a task. Taskiq drops it without a call if a middleware raises, for example."""
+
+    def __init__(
+        self, broker: CometBroker, consumer: SimpleConsumer, message: StoredMessage
+    ) -> None:
+        self._broker, self._consumer, self._message = broker, consumer, message
+        self._loop = asyncio.get_running_loop()
+        self._done = False
+
+    async def __call__(self) -> None:
+        await self._consumer.ack(self._message)
+        self._done = True
+
+    def __del__(self) -> None:  # in any thread
+        if not self._done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(
+                    self._broker._dropped, self._consumer, self._message
+                )
+
+
+async def _nack(consumer: SimpleConsumer, message: StoredMessage) -> None:
+    with contextlib.suppress(CometError):  # settled or expired
+        await consumer.nack(message)
+        log.warning(
+            "a task ended without an acknowledgement, it is redelivered task=%s id=%s",
+            message.properties.get(TASK_NAME),
+            message.message_id,
+        )
 
 
 async def _receive(consumer: SimpleConsumer) -> list[StoredMessage]:
@@ -222,6 +266,7 @@ class TimerScheduleSource(ScheduleSource):
                 "time; use LabelScheduleSource and the command `taskiq scheduler`"
             )
         kicker = AsyncKicker[..., object](schedule.task_name, self._broker, schedule.labels)
+        schedule.task_id = schedule.task_id or self._broker.id_generator()
         token = _schedule.set(schedule)
         try:
             await kicker.with_task_id(schedule.task_id).kiq(*schedule.args, **schedule.kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from taskiq import (
     ScheduledTask,
     SendTaskError,
     SimpleRetryMiddleware,
+    TaskiqMessage,
+    TaskiqMiddleware,
 )
 from taskiq.receiver import Receiver
 
@@ -172,6 +175,31 @@ async def test_a_task_that_fails_is_acknowledged(broker: CometBroker) -> None:
     assert done.empty()
 
 
+@pytest.mark.parametrize("how", ["a middleware fails", "acknowledged by hand"])
+async def test_a_task_that_taskiq_drops_is_redelivered(broker: CometBroker, how: str) -> None:
+    """Else its invisible time would be extended until the worker ends."""
+
+    class Failing(TaskiqMiddleware):
+        async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+            is_first = not dropped.is_set()
+            dropped.set()
+            if is_first and how == "a middleware fails":
+                raise ConnectionError("the database does not respond")
+            return message
+
+    # pytest keeps logged errors, and so the frames that refer to the task
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    dropped = asyncio.Event()
+    broker.add_middlewares(Failing())
+    task = register(broker, "dropped")
+    async with working(broker):
+        await task.kicker().with_labels(ack_type="manual").kiq("1")
+        await asyncio.wait_for(dropped.wait(), WAIT_S)
+        assert broker._consumer.in_flight
+        await task.kiq("2")  # Taskiq keeps each task until the next one
+        await until(lambda: gc.collect() >= 0 and not broker._consumer.in_flight)
+
+
 async def until_settled(broker: CometBroker) -> None:
     await until(lambda: not broker._consumer.in_flight)
 
@@ -309,7 +337,7 @@ async def test_tasks_that_did_not_end_are_released_at_shutdown(
         task = register(broker, "released")
         await task.kiq("1")
         listening = broker.listen()
-        await next_of(listening)
+        _not_dropped = await next_of(listening)
         await listening.aclose()
     async with started(new()) as other:
         listening = other.listen()
@@ -329,6 +357,29 @@ async def test_a_schedule_is_delivered_at_its_time_without_a_scheduler(broker: C
     assert datetime.now(UTC) >= at - timedelta(seconds=0.1)
     assert b'"s1"' in received.data
     assert await source.get_schedules() == []
+    await received.ack()
+    await listening.aclose()
+
+
+async def test_a_task_that_is_sent_while_a_schedule_is_added_is_not_delayed(
+    broker: CometBroker,
+) -> None:
+    audit = register(broker, "audit")
+
+    class Auditing(TaskiqMiddleware):
+        async def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
+            if message.task_name != "audit":
+                await audit.kiq(message.task_name)
+            return message
+
+    broker.add_middlewares(Auditing())
+    source = TimerScheduleSource(broker)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    schedule = await register(broker, "remind").schedule_by_time(source, tomorrow, "1")
+    await source.delete_schedule(schedule.schedule_id)
+    listening = broker.listen()
+    received = await next_of(listening)
+    assert b'"remind"' in received.data
     await received.ack()
     await listening.aclose()
 

@@ -421,6 +421,11 @@ async def test_single_messages_without_a_handler(broker: RocketBroker, topic: st
     async for each in subscriber:
         assert await each.decode() == {"n": 2}
         break
+    await broker.stop()
+    await broker.start()
+    last = await soon(subscriber.get_one(timeout=LIMIT_S))  # it was not consumed
+    assert last is not None
+    assert await last.decode() == {"n": 2}
 
 
 async def test_a_delayed_message_arrives_unless_it_is_recalled(

@@ -11,7 +11,7 @@ project=$(cd ../.. && pwd)
 
 # Python: the active environment, or that of the project, or a new one here.
 for venv in "${VIRTUAL_ENV:-}" "$project/.venv" .venv; do
-    [ -x "$venv/bin/python" ] && break
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 && break
 done
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 python=$(cd "$venv/bin" && pwd)/python

@@ -112,6 +112,18 @@ async def test_a_connection_is_given_up_when_a_call_over_it_brings_nothing(peer:
         assert (await client.call(peer.address, ECHO, body=b"x", timeout=60)).body == b"x"
 
 
+async def test_a_connection_that_many_calls_give_up_is_logged_once(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client_with(policy=ConnectionPolicy(close_silent=True)) as client:
+        await client.connection(peer.address)
+        calls = [client.call(peer.address, NEVER, timeout=LONG_ENOUGH_S) for _ in range(20)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert {type(error) for error in ended} <= {CallTimeoutError, ConnectionLostError}
+    assert caplog.text.count("closed a connection") == 1
+
+
 @pytest.mark.usefixtures("virtual_time")
 async def test_a_held_call_survives_the_time_out_of_another_while_the_peer_answers(
     peer: Peer,

@@ -179,6 +179,8 @@ class RemotingClient:
 
     def _close_if_silent(self, connection: Connection, began_s: float) -> None:
         """Close a connection if its peer sent nothing while a call waited: it may be cut off."""
+        if connection.closed:
+            return  # another call has closed it
         waited_s = monotonic() - began_s
         if not self._policy.close_silent or waited_s < SILENT_S or connection.received_s > began_s:
             return

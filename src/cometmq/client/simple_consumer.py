@@ -475,8 +475,8 @@ class SimpleConsumer(SubscribingConsumer):
                 self._renewals[broker] = self._tasks.spawn(work, f"renew-{broker}")
 
     async def _renew_at(self, due: Sequence[Delivery]) -> None:
-        """Renew messages of a broker; one that does not respond gets a pause."""
-        for some in batched(due, MESSAGES_MAX):
+        """Renew messages of a broker, the first to expire first; without a response, pause."""
+        for some in batched(sorted(due, key=lambda each: each.expires_at), MESSAGES_MAX):
             if not all(await asyncio.gather(*map(self._renew_one, some))):
                 await asyncio.sleep(self._settings.retry_ms / 1000)
                 return

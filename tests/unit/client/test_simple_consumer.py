@@ -588,6 +588,17 @@ async def test_a_broker_that_does_not_respond_holds_up_no_renewal_at_another() -
             one.may_change.set()
 
 
+async def test_what_expires_first_is_renewed_first(shop: Shop) -> None:
+    await shop.put(*(b"%d" % number for number in range(40)))
+    async with consumer_of(shop, invisible=60.0, renew=True) as consumer:
+        messages = [*await consumer.receive(32), *await consumer.receive(32)]
+        for left_s, message in enumerate(reversed(messages)):
+            consumer._deliveries.of(message).expires_at = time.monotonic() + 20 + left_s / 4
+        await shop.until(lambda: len(shop.changes) == 40)
+
+    assert sorted(change.offset for change in shop.changes[:32]) == list(range(8, 40))
+
+
 async def test_an_expired_message_does_not_keep_others_from_their_release(shop: Shop) -> None:
     await shop.put(*(b"%d" % number for number in range(40)))
     async with consumer_of(shop, invisible=20.0, renew=True) as consumer:

@@ -8,15 +8,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+from cometmq.client._sending.outgoing import prepare, prepare_batch
 from cometmq.client.errors import CometError, ReplyTimeoutError, TopicNotFoundError
 from cometmq.client.handlers import LocalState
 from cometmq.client.receipt import SendReceipt, SendStatus
+from cometmq.client.settings import ProducerSettings
 from cometmq.client.transactions import TransactionReceipt
 from cometmq.model import property_names as names
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms, milliseconds, now_ms, timeout_s
+from cometmq.protocol.message_id import UniqueIds
 
 Deliver = Callable[[list[StoredMessage]], Awaitable[int]]
 
@@ -30,6 +33,7 @@ class MemoryProducer:
         execute: the local transaction: called with the message and the argument.
 
     It takes the arguments of the producers, and does nothing with queues and timeouts of sends.
+    It refuses the messages that they refuse.
 
     Example:
         producer = MemoryProducer()
@@ -50,6 +54,7 @@ class MemoryProducer:
         self._held: dict[str, tuple[int, Message]] = {}
         """Messages with a delay, and when each is due, by their recall handles."""
         self._passed_ms = 0
+        self._settings, self._ids = ProducerSettings(), UniqueIds()
         self._replies: dict[str, asyncio.Future[StoredMessage]] = {}
 
     @property
@@ -73,7 +78,7 @@ class MemoryProducer:
         self, message: Message | str = "", body: bytes = b"", **options: Any
     ) -> SendReceipt:
         """Send one message. One with a delay waits until `advance` has let the time pass."""
-        made = _message(message, body, options)
+        made = self._checked(_message(message, body, options))
         delay_ms, id = self._delay_ms(made), _new_id()
         self.sent.append(made)
         if delay_ms > 0:
@@ -89,6 +94,7 @@ class MemoryProducer:
         if isinstance(messages, str):
             topic = messages
             messages = [_message(topic, body, options) for body in bodies]
+        prepare_batch(messages, self._settings, self._ids)
         self.sent += messages
         await self._hand_over(*messages)
         return _receipt(messages[0], _new_id())
@@ -97,6 +103,7 @@ class MemoryProducer:
         self, message: Message, argument: Any = None, **options: Any
     ) -> TransactionReceipt:
         """Call ``execute``, and deliver the message if it returns COMMIT."""
+        self._checked(message)
         state = LocalState.COMMIT
         if self._execute is not None:
             state = await self._execute(message, argument)
@@ -125,7 +132,7 @@ class MemoryProducer:
             TopicNotFoundError: no handler got the request.
             ReplyTimeoutError: no handler has replied.
         """
-        made, id = _message(message, body, options), _new_id()
+        made, id = self._checked(_message(message, body, options)), _new_id()
         made.properties[names.REPLY_TO_CLIENT] = id
         reply: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._replies[id] = reply
@@ -156,6 +163,10 @@ class MemoryProducer:
         if waiting is not None and not waiting.done():
             waiting.set_result(StoredMessage.of(made))
         return _receipt(made, _new_id())
+
+    def _checked(self, message: Message) -> Message:
+        prepare(message, self._settings, self._ids)
+        return message
 
     async def _hand_over(self, *messages: Message) -> int:
         if self._deliver is None:

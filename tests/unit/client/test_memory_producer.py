@@ -9,6 +9,7 @@ import pytest
 from cometmq.client import CometError, LocalState, Message, ReplyTimeoutError, StoredMessage
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.memory_producer import MemoryProducer
+from cometmq.model.errors import InvalidMessageError, InvalidNameError
 
 
 class Consumer:
@@ -30,6 +31,18 @@ async def test_messages_are_kept_in_each_form_of_a_send() -> None:
     assert producer.sent[0].tags == "paid"
     assert first.message_id != second.message_id
     assert first.queue.topic == "orders"
+
+
+async def test_what_a_server_could_not_take_is_refused() -> None:
+    producer = MemoryProducer()
+    for send in (producer.send, producer.request):
+        with pytest.raises(InvalidNameError, match="illegal characters"):
+            await send("orders.new", b"x")
+    with pytest.raises(InvalidMessageError, match="empty body"):
+        await producer.send_in_transaction(Message("orders", b""))
+    with pytest.raises(InvalidMessageError, match="a batch with a delayed message"):
+        await producer.send_batch([Message("orders", b"x", delay=1), Message("orders", b"y")])
+    assert producer.sent == []
 
 
 async def test_what_has_a_delay_waits_until_time_passes_or_it_is_recalled() -> None:

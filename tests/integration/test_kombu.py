@@ -13,7 +13,9 @@ import kombu
 import pytest
 
 import cometmq.kombu
-from cometmq.client import ClientError, TopicNotFoundError
+import cometmq.kombu.channel as channel_module
+from cometmq.client import ClientError, Message, TopicNotFoundError
+from cometmq.kombu.link import ETA, EXPIRES
 from cometmq.testing import ThreadedCluster
 from support.checks.waiting import wait_until
 
@@ -39,6 +41,7 @@ def connect(cluster: ThreadedCluster) -> Iterator[Connect]:
     def connect(**options: Any) -> kombu.Connection:
         url = f"cometmq://{cluster.name_servers}/{host}"
         opened.append(kombu.Connection(url, transport_options=options))
+        opened[-1].connect()
         return opened[-1]
 
     yield connect
@@ -169,17 +172,182 @@ def test_rejected_messages_are_dead_letters_and_odd_headers_are_text(connect: Co
     assert message.headers["at"] == "2026-01-02T00:00:00Z"
     assert "Queue" in message.headers["odd"]
     message.reject()
-    transport = connection.transport
-    group = transport.link.names.queue("rejected")
-
-    def dead() -> int:
-        with contextlib.suppress(TopicNotFoundError):
-            stats = transport.run(transport.link.admin.topic_stats(f"%DLQ%{group}"))
-            return sum(each.max_offset for each in stats.values())
-        return 0
-
-    wait_until(lambda: dead() == 1)
+    group = connection.transport.link.names.queue("rejected")
+    wait_until(lambda: dead_count(connection, group) == 1)
     assert queue(connection.channel()).get() is None
+
+
+def test_messages_of_other_forms_are_dead_letters_and_hold_up_no_others(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("foreign")
+    queue(connection.channel()).declare()
+    link, run = connection.transport.link, connection.transport.run
+    topic = link.names.queue("foreign")
+    stored = b'{"body": "", "headers": {}, "properties": {"delivery_info": {}}}'
+    bodies = [b"plain text", b"[]", b'{"properties": 1}', b"[" * 10_000]
+    sent = [Message(topic=topic, body=each) for each in bodies]
+    sent += [
+        Message(topic=topic, body=stored, properties={name: "soon"}) for name in (ETA, EXPIRES)
+    ]
+    for each in sent:
+        run(link.put(each))
+    assert queue(connection.channel()).get() is None
+    for each in sent:
+        run(link.put(each))
+    connection.Producer().publish("fine", routing_key="foreign")
+    assert received(connection, queue, 1) == ["fine"]
+
+    wait_until(lambda: dead_count(connection, topic) == 2 * len(sent))
+
+
+def dead_count(connection: kombu.Connection, group: str) -> int:
+    transport = connection.transport
+    with contextlib.suppress(TopicNotFoundError):
+        stats = transport.run(transport.link.admin.topic_stats(f"%DLQ%{group}"))
+        return sum(each.max_offset for each in stats.values())
+    return 0
+
+
+def test_a_message_of_another_form_ends_no_reader_of_an_exchange(connect: Connect) -> None:
+    connection = connect()
+    exchange = kombu.Exchange("watched", "fanout")
+    queue = kombu.Queue("watching", exchange, exclusive=True)
+    queue(connection.channel()).declare()
+    link, run = connection.transport.link, connection.transport.run
+    for body in (b"x", b"[]", b'{"key": 1, "message": {}}', b'{"key": "", "message": 1}'):
+        run(link.put(Message(topic=link.names.exchange("watched"), body=body)))
+    odd = {"at": datetime(2026, 1, 2, tzinfo=UTC)}
+    connection.Producer(exchange=exchange).publish("fine", headers=odd, priority="high")
+    assert received(connection, queue, 1) == ["fine"]
+
+
+def test_records_of_another_form_do_not_stop_publishers(connect: Connect) -> None:
+    connection = connect()
+    link, run = connection.transport.link, connection.transport.run
+    for record in (
+        b"{}",
+        b'{"key": [], "at": 1, "value": 1}',
+        b'{"key": [[]], "at": 1, "value": 1}',
+    ):
+        run(link.put(Message(topic=link.names.bindings(), body=record)))
+    queue = kombu.Queue("after-records", kombu.Exchange("after-records"), "k")
+    connect(client=OTHER_PROCESS).Producer(exchange=queue.exchange).publish(
+        "fine", routing_key="k", declare=[queue]
+    )
+    assert received(connection, queue, 1) == ["fine"]
+
+
+def test_the_default_exchange_finds_a_queue_that_another_process_declared(connect: Connect) -> None:
+    here, there = connect(), connect(client=OTHER_PROCESS)
+    kombu.Queue("replies", exclusive=True)(here.channel()).declare()
+    stored = kombu.Queue("stored")
+    there.Producer().publish("unknown", routing_key="nowhere")  # it reads the bindings
+    stored(here.channel()).declare()
+    there.Producer().publish("x", routing_key="stored")
+    assert received(here, stored, 1) == ["x"]
+
+
+def test_another_process_unbinds_and_deletes_what_it_has_not_declared(connect: Connect) -> None:
+    here = connect()
+    exchange = kombu.Exchange("unbound")
+    kept, deleted = (kombu.Queue(name, exchange, "k") for name in ("kept", "deleted"))
+    for queue in (kept, deleted):
+        queue(here.channel()).declare()
+    there = connect(client=OTHER_PROCESS)
+    channel = there.channel()
+    exchange(channel).declare()
+    channel.queue_unbind("kept", "unbound", "k")
+    channel.queue_delete("deleted")
+    third = connect(client={"idle_s": 118})
+    third.Producer(exchange=exchange).publish("nowhere", routing_key="k")
+    assert kept(third.channel()).queue_declare(passive=True).message_count == 0
+    with pytest.raises(kombu.exceptions.ChannelError):
+        deleted(third.channel()).queue_declare(passive=True)
+    here.Producer().publish("again", routing_key="deleted")  # its topic is gone
+    assert received(here, deleted, 1) == ["again"]
+
+
+def test_two_consumers_of_a_queue_on_one_connection_acknowledge_and_outlive_each_other(
+    connect: Connect,
+) -> None:
+    connection, queue = connect(visibility_timeout=1), kombu.Queue("twice")
+    found: list[Any] = []
+
+    def callback(body: Any, message: Any) -> None:
+        message.ack()
+        found.append(body)
+
+    first = connection.Consumer(queue, callbacks=[callback], channel=connection.channel())
+    second = connection.Consumer(queue, callbacks=[callback], channel=connection.channel())
+    first.consume()
+    second.consume()
+    producer = connection.Producer(channel=connection.channel())
+    for number in range(20):
+        producer.publish(number, routing_key="twice")
+    while len(found) < 20:
+        connection.drain_events(timeout=IN_TIME_S)
+    second.cancel()
+    producer.publish("last", routing_key="twice")
+    while len(found) < 21:
+        connection.drain_events(timeout=IN_TIME_S)
+    assert sorted(map(str, found)) == sorted([*map(str, range(20)), "last"])
+    wait_until(lambda: not connection.transport.unsettled)
+    sessions = connection.transport.session._consumers.values()
+    wait_until(lambda: not any(each.in_flight for each in sessions))
+
+
+def test_the_loop_of_a_worker_has_its_turn_between_slow_deliveries(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "PUMP_S", -1.0)
+    connection, queue = connect(), kombu.Queue("slow")
+    for number in range(3):
+        connection.Producer().publish(number, routing_key="slow", declare=[queue])
+    found: list[Any] = []
+    with connection.Consumer(queue, callbacks=[lambda body, _: found.append(body)], no_ack=True):
+        for count in (1, 2, 3):
+            connection.drain_events(timeout=IN_TIME_S)
+            assert len(found) == count
+
+
+def test_a_priority_whose_topic_fails_holds_up_no_other(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("partly", max_priority=1)
+    connection.Producer().publish("high", routing_key="partly", declare=[queue], priority=1)
+    link, run = connection.transport.link, connection.transport.run
+    run(link.admin.delete_topic(link.names.queue("partly")))
+    assert received(connection, queue, 1) == ["high"]
+
+
+def test_a_failed_requeue_leaves_the_message_to_be_settled(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, queue = connect(), kombu.Queue("requeued")
+    connection.Producer().publish("x", routing_key="requeued", declare=[queue])
+    message = queue(connection.channel()).get()
+    link = connection.transport.link
+    with monkeypatch.context() as patched:
+        patched.setattr(link._producer, "send", _refuse)
+        with pytest.raises(ClientError):
+            message.requeue()
+    message.channel.basic_reject(message.delivery_tag, requeue=True)
+    assert received(connection, queue, 1) == ["x"]
+
+
+async def _refuse(message: Message) -> None:
+    raise ClientError("the broker is away")
+
+
+def test_a_recall_leaves_the_timers_of_others_alone(connect: Connect) -> None:
+    connection = connect()
+    link, run = connection.transport.link, connection.transport.run
+    due = int((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
+    run(link.put(Message(topic="orders", body=b"x", keys=["order-1"], deliver_at=due)))
+    mine = {"id": "order-1", "eta": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
+    connection.Producer().publish("x", routing_key="mine", headers=mine)
+    assert connection.transport.recall("order-1") == 1
+    recalled, failures = connection.transport.recall_all(
+        [f"order-{each}" for each in range(2, 200)]
+    )
+    assert (recalled, failures) == ({}, [])
 
 
 def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from celery.app.control import Control as CeleryControl
@@ -33,18 +33,19 @@ class Control(CeleryControl):
             connection.ensure_connection(max_retries=1)
             transport = connection.transport
             if isinstance(transport, Transport):
-                for each in ids:
-                    self._recall(transport, each)
-        return super().revoke(task_id, *arguments, **named)
+                self._recall(transport, ids)
+        return super().revoke(task_id if isinstance(task_id, str) else ids, *arguments, **named)
 
-    def _recall(self, transport: Transport, task_id: str) -> None:
-        """Recall a task, and note in the result backend that it is revoked: no worker will."""
+    def _recall(self, transport: Transport, ids: Sequence[str]) -> None:
+        """Recall tasks, and note in the result backend that they are revoked: no worker will."""
         try:
-            recalled = transport.recall(task_id)
-        except CometError as error:  # the workers still discard it
-            log.warning("task is not recalled id=%s error=%s", task_id, error)
-            return
-        if recalled:
+            recalled, failures = transport.recall_all(ids)
+        except CometError as error:  # the workers still discard them
+            recalled, failures = {}, [error]
+        if failures:
+            left = len(ids) - len(recalled)
+            log.warning("up to %d tasks are not recalled error=%s", left, failures[0])
+        for task_id in recalled:
             try:
                 self.app.backend.mark_as_revoked(task_id, reason="revoked")
             except Exception as error:  # each backend has errors of its own; rpc:// cannot note it

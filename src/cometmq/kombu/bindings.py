@@ -15,18 +15,32 @@ reads the topic of the exchange.
 
 from __future__ import annotations
 
-import json
-import re
+import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
+import msgspec
+
+from cometmq.kombu.messages import MalformedMessageError, decode_json
+
+log = logging.getLogger(__name__)
+
 Key = tuple[str, ...]
+PRIORITY_MAX = 9
+TYPES = frozenset({"direct", "topic", "fanout"})
+_LENGTHS = {"queue": 2, "bind": 4, "short": 2}
 AGAIN_MS = 12 * 3_600_000
 """Age at which a record is written again."""
 RECORDS_MAX = 100_000
+"""Queues and bindings of others that a process knows; removed ones that it remembers."""
+NAME_MAX = 512
+"""Characters of a name or a routing key; RabbitMQ has 255 bytes."""
+ROUTES_MAX = 10_000
+"""Routing keys whose routes are kept until a binding changes."""
+_AT_MAX = 2**53
 
 
 def matches(kind: str, binding_key: str, routing_key: str) -> bool:
@@ -38,14 +52,46 @@ def matches(kind: str, binding_key: str, routing_key: str) -> bool:
         return True
     if kind != "topic":
         return binding_key == routing_key
-    return _pattern(binding_key).fullmatch(f"{routing_key}.") is not None
+    return _words_match(binding_key.split("."), routing_key.split("."))
 
 
-@lru_cache(maxsize=1000)
-def _pattern(binding_key: str) -> re.Pattern[str]:
-    wild = {"*": r"[^.]*\.", "#": r"(?:[^.]*\.)*"}
-    words = re.sub(r"(?:#\.)+#", "#", binding_key).split(".")  # two in a row mean the same as one
-    return re.compile("".join(wild.get(word, re.escape(f"{word}.")) for word in words))
+def _words_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    """Compare words. Only the last ``#`` may take more of them, so the time is bounded."""
+    at = word = begin = 0
+    many = -1
+    while word < len(words):
+        if at < len(pattern) and pattern[at] == "#":
+            many, begin = at, word
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("*", words[word]):
+            at += 1
+            word += 1
+        elif many >= 0:
+            begin += 1
+            at, word = many + 1, begin
+        else:
+            return False
+    return all(each == "#" for each in pattern[at:])
+
+
+def _checked(key: Sequence[Any], value: Any) -> Key:
+    """Return the key of a record.
+
+    Raises:
+        MalformedMessageError: the record is none of those above.
+    """
+    is_text = all(isinstance(each, str) and len(each) <= NAME_MAX for each in key)
+    if not key or not is_text or _LENGTHS.get(key[0]) != len(key):
+        raise MalformedMessageError(
+            f"{str(key)[:200]}: expected a queue or a binding, each name at most {NAME_MAX} long"
+        )
+    if key[0] == "queue":
+        is_known = type(value) is int and 0 <= value <= PRIORITY_MAX
+    else:
+        is_known = isinstance(value, str) and value in TYPES
+    if value is not None and not is_known:
+        raise MalformedMessageError(f"{str(key)[:200]}: unknown value {str(value)[:40]}")
+    return tuple(key)
 
 
 @dataclass
@@ -70,47 +116,90 @@ class Bindings:
 
     def __init__(self, write: Callable[[bytes], Awaitable[object]]) -> None:
         self._write = write
-        self._records: dict[Key, tuple[int, Any]] = {}
-        self._exchanges: dict[str, dict[Key, str]] = {}
         self._declared: dict[Key, Any] = {}
+        self._is_full = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was read, but not what this process has declared."""
+        self._records: dict[Key, tuple[int, Any]] = {}
+        self._removed: dict[Key, int] = {}
+        self._exchanges: dict[str, dict[Key, str]] = {}
+        self._of_queues: defaultdict[str, set[Key]] = defaultdict(set)
+        self._routes: dict[tuple[str, str], Route] = {}
 
     def read(self, bodies: Iterable[bytes]) -> None:
         """Apply records of the log; one that is older than the known one changes nothing."""
         for body in bodies:
             try:
-                record = json.loads(body)
-                key, at, value = tuple(record["key"]), int(record["at"]), record["value"]
-            except (ValueError, TypeError, KeyError):
-                continue  # not written by this module
-            self._apply(key, at, value)
+                record = decode_json(body)
+                key, at = _checked(record["key"], record["value"]), record["at"]
+                if type(at) is not int or not 0 <= at <= _AT_MAX:
+                    raise MalformedMessageError(f"at={str(at)[:40]}: expected ms since 1970")
+            except (MalformedMessageError, TypeError, KeyError) as error:
+                log.debug("a record of the bindings is skipped: %s", error)
+                continue
+            if key in self._records or len(self._records) < RECORDS_MAX:
+                self._apply(key, at, record["value"])
+            elif not self._is_full:
+                self._is_full = True
+                log.error("more than %d queues and bindings: %s is skipped", RECORDS_MAX, key)
+
+    def _known(self, key: Key) -> tuple[int, Any]:
+        return self._records.get(key) or (self._removed.get(key, 0), None)
 
     def _apply(self, key: Key, at: int, value: Any) -> None:
-        known = self._records.get(key)
-        if known is not None and known[0] > at:
+        known_at, known = self._known(key)
+        if key[0] == "queue" and known is not None and value is not None:
+            # The topics of higher priorities may have messages.
+            at, value = max(at, known_at), max(value, known)
+        elif known_at > at:
             return
-        if known is None and len(self._records) >= RECORDS_MAX:
-            return
-        self._records[key] = (at, value)
+        self._removed.pop(key, None)
+        if value is None:
+            self._records.pop(key, None)
+            self._removed[key] = at
+            if len(self._removed) > RECORDS_MAX:
+                del self._removed[next(iter(self._removed))]
+        else:
+            self._records[key] = (at, value)
         if key[0] == "queue":
             return
+        self._routes.clear()
         of_exchange = self._exchanges.setdefault(key[1], {})
-        if value is None:
-            of_exchange.pop(key, None)
-        else:
-            of_exchange[key] = str(value)
+        of_queue = self._of_queues[key[2]] if key[0] == "bind" else set()
+        if value is not None:
+            of_exchange[key] = value
+            of_queue.add(key)
+            return
+        of_exchange.pop(key, None)
+        of_queue.discard(key)
+        if not of_exchange:
+            del self._exchanges[key[1]]
+        if key[0] == "bind" and not of_queue:
+            del self._of_queues[key[2]]
 
     async def declare(self, key: Key, value: Any) -> None:
-        """Set a record, unless it is there and young; None removes it."""
+        """Set a record, unless it is there and young; None removes it.
+
+        A queue keeps the highest of its priorities until it is removed.
+
+        Raises:
+            MalformedMessageError: a name is too long.
+        """
+        _checked(key, value)
+        at, known = self._known(key)
         if value is None:
             self._declared.pop(key, None)
         else:
+            if key[0] == "queue" and known is not None:
+                value = max(value, known)
             self._declared[key] = value
-        at, known = self._records.get(key, (0, None))
         now = int(time.time() * 1000)
-        if known == value and (value is None or now - at < AGAIN_MS):
+        if known == value and (value is None or abs(now - at) < AGAIN_MS):
             return
-        now = max(now, at + 1)  # newer than the known one, although the clocks differ
-        await self._write(json.dumps({"at": now, "key": key, "value": value}).encode())
+        now = min(max(now, at + 1), _AT_MAX)  # newer than the known one, although the clocks differ
+        await self._write(msgspec.json.encode({"at": now, "key": key, "value": value}))
         self._apply(key, now, value)
 
     async def renew(self) -> None:
@@ -120,15 +209,13 @@ class Bindings:
 
     async def forget_queue(self, name: str) -> None:
         """Remove a queue and its bindings."""
-        for key, (_, value) in list(self._records.items()):
-            is_binding = key[0] == "bind" and key[2] == name
-            if value is not None and (key == ("queue", name) or is_binding):
-                await self.declare(key, None)
+        for key in (*self._of_queues.get(name, ()), ("queue", name)):
+            await self.declare(key, None)
 
     def priority_max(self, queue: str) -> int | None:
         """Return the highest priority of a queue; None if the queue is not known."""
-        found = self._records.get(("queue", queue), (0, None))[1]
-        return None if found is None else int(found)
+        found: int | None = self._known(("queue", queue))[1]
+        return found
 
     def type_of(self, exchange: str) -> str | None:
         """Return the type of an exchange; None if it has no binding."""
@@ -136,12 +223,17 @@ class Bindings:
 
     def route(self, exchange: str, routing_key: str) -> Route:
         """Return where a message goes."""
-        route = Route()
-        for key, kind in self._exchanges.get(exchange, {}).items():
-            if key[0] == "short":
-                route.short = True
-            elif matches(kind, key[3], routing_key):
-                route.queues.add(key[2])
+        route = self._routes.get((exchange, routing_key))
+        if route is None:
+            route = Route()
+            for key, kind in self._exchanges.get(exchange, {}).items():
+                if key[0] == "short":
+                    route.short = True
+                elif matches(kind, key[3], routing_key):
+                    route.queues.add(key[2])
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[exchange, routing_key] = route
         return route
 
     def of_exchange(self, exchange: str) -> list[tuple[str, str]]:

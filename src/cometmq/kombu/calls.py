@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cometmq.client import ClientClosedError, CometError
+from cometmq.client import ClientClosedError
 from cometmq.kombu.link import HOLD_S, RETRY_S, Link
 from cometmq.kombu.session import POP_MAX, Held, Session
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,6 +48,9 @@ class Fetcher:
         self._queues = {topic: queue for queue, of_queue in topics.items() for topic in of_queue}
         self._room = room
         self._found = found
+        self._failing = FailureLog(
+            log, fails="receive failed, retrying", works="receive succeeds again", name="queues"
+        )
         self._asked = asyncio.Event()
         self._is_asked = self._is_cancelled = self._is_receiving = False
         self._task: asyncio.Task[None] | None = None
@@ -92,16 +96,16 @@ class Fetcher:
     async def _receive(self, room: int) -> int:
         topics = [topic for of_queue in self._turns for topic in of_queue]
         self._turns.rotate(-1)
+        name = ",".join(dict.fromkeys(self._queues.values()))
         try:
             found = await self._calls.session.receive(topics, room, HOLD_S)
-        except CometError:  # the consumer logs it
+        except Exception as error:  # a worker that is alive consumes
             if self._calls.session.is_closed:
                 raise asyncio.CancelledError from None
-            await asyncio.sleep(RETRY_S)
-        except Exception:  # a worker that is alive consumes
-            log.exception("receive failed, retrying")
+            self._failing.failed(name, error)
             await asyncio.sleep(RETRY_S)
         else:
+            self._failing.succeeded(name)
             if found:
                 self._found.extend((self._queues[held.topic], held) for held in found)
                 self._calls.wake()
@@ -126,12 +130,15 @@ class SessionCalls:
     undecided: dict[str, int]
     """Queues of which the first use decides whether they are short-lived."""
     fetchers: set[Fetcher]
-    _deliver: Any
+    unsettled: dict[Any, Held]
+    """By delivery tag. Channels share it, since each may consume from the queue of another."""
+    _callbacks: dict[str, Callable[[Any], object]]
 
     def open_calls(self) -> None:
         """Prepare the object."""
         self.undecided = {}
         self.fetchers = set()
+        self.unsettled = {}
         self._portal: Any = None
         self._pid = 0
         self._woken = threading.Event()
@@ -143,7 +150,8 @@ class SessionCalls:
 
     def _is_ours(self) -> bool:
         """Whether it is open, and this is the process that opened it, not a forked child."""
-        return self._portal is not None and self._pid == os.getpid() and self._portal.is_alive()
+        portal = self._portal
+        return portal is not None and self._pid == os.getpid() and portal.is_alive()
 
     @property
     def link(self) -> Link:
@@ -160,8 +168,11 @@ class SessionCalls:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function of the session, and wait for its result."""
-        result: T = self._portal.call(function, *arguments)
-        return result
+
+        async def called() -> T:
+            return function(*arguments)
+
+        return self.run(called())
 
     def soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function of the session, and do not wait."""
@@ -192,6 +203,8 @@ class SessionCalls:
 
     def wake(self) -> None:
         """Have the application's thread deliver what there is; any thread may call it."""
+        if not self._is_ours():
+            return  # another thread of the parent may have held the lock at the fork
         self._woken.set()
         wakes = self._wakes
         if wakes is not None and not self._is_hub_woken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,9 +20,12 @@ from cometmq.client import CometError
 from cometmq.client import Message as Outgoing
 from cometmq.kombu.calls import ROOM_MIN, Fetcher, SessionCalls
 from cometmq.kombu.link import ETA, EXPIRES, ShortQueue
+from cometmq.kombu.messages import MalformedMessageError, decode_message
 from cometmq.kombu.session import POP_MAX, Held, Session
 from cometmq.model.times import now_ms
 
+PUMP_S = 0.01
+"""After this time of deliveries a worker's loop looks at its signals and timers."""
 _tags = count(1)
 
 
@@ -32,6 +36,11 @@ def _epoch_ms(text: object) -> int | None:
     except (TypeError, ValueError):
         return None
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _release_all(session: Session, found: deque[tuple[str, Held]]) -> None:
+    while found:
+        session.release(found.popleft()[1])
 
 
 class QoS(virtual.QoS):
@@ -117,7 +126,9 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: SessionCalls, **named: Any) -> None:
         super().__init__(connection, **named)
-        self._unsettled: dict[Any, Held] = {}
+        self._unsettled = connection.unsettled
+        self._called: dict[str, dict[str, Callable[[Any], object]]] = {}
+        """The consumers of each queue; the newest one is called."""
         self._buffer: deque[tuple[str, Held]] = deque()
         """Received messages that are not delivered yet."""
         self._fetcher: Fetcher | None = None
@@ -243,6 +254,9 @@ class Channel(virtual.Channel):
             return
         route = self.connection.run(link.route(exchange, routing_key))
         queues = list(route.queues)
+        if not exchange and link.priority_max(routing_key) is not None:
+            self._put(routing_key, message)  # it is known now
+            return
         if not exchange and not route.short:
             queues = [routing_key]
         elif not queues and not route.short and self.deadletter_queue:
@@ -297,24 +311,38 @@ class Channel(virtual.Channel):
                 raise Empty
             return self._short_message(message)
         self._decide(queue)
-        for index, (name, held) in enumerate(self._buffer):
+        while True:
+            if (held := self._take_buffered(queue)) is None:
+                topics = link.topics_of(queue)
+                found = self.connection.run(self.connection.session.receive(topics, 1, 0.0))
+                if not found:
+                    raise Empty
+                held = found[0]
+                self._buffer.extend((queue, each) for each in found[1:])
+            if (raw := self._raw(held)) is not None:
+                return raw
+
+    def _take_buffered(self, queue: str) -> Held | None:
+        for index, (name, held) in enumerate(list(self._buffer)):
             if name == queue:
-                del self._buffer[index]
-                return self._raw(held)
-        topics = link.topics_of(queue)
-        found = self.connection.run(self.connection.session.receive(topics, 1, 0.0))
-        self._buffer.extend((queue, held) for held in found[1:])
-        if not found:
-            raise Empty
-        return self._raw(found[0])
+                del self._buffer[index]  # the session's thread only appends
+                return held
+        return None
 
     def _short_message(self, raw: Any) -> Any:
         raw["properties"]["delivery_tag"] = next(_tags)
         return raw
 
     def _raw(self, held: Held) -> Any:
-        """Return a message as Kombu wants it, under a tag of this delivery."""
-        raw = msgspec.json.decode(held.message.body)
+        """Return a message as Kombu wants it, under a tag of this delivery.
+
+        What is not a message of Kombu is dead-lettered; the result is None then.
+        """
+        try:
+            raw = decode_message(held.message.body)
+        except MalformedMessageError as error:
+            self.connection.soon(self.connection.session.dead_letter, held, error)
+            return None
         delivery_tag = next(_tags)
         raw["properties"]["delivery_tag"] = delivery_tag
         if held.message.reconsume_times:
@@ -331,6 +359,7 @@ class Channel(virtual.Channel):
         if short is not None:
             short.consumers += 1
         super().basic_consume(queue, no_ack, self._settled_first(callback, no_ack), consumer_tag)
+        self._called.setdefault(queue, {})[consumer_tag] = self.connection._callbacks[queue]
         self._fetch_anew()
 
     def _settled_first(self, callback: Any, no_ack: bool) -> Any:
@@ -366,6 +395,9 @@ class Channel(virtual.Channel):
             if short.consumers <= 0:
                 self.connection.soon(self.connection.link.forget_short, queue)
         super().basic_cancel(consumer_tag)
+        del self._called[queue][consumer_tag]
+        if not self._called[queue]:
+            del self._called[queue]
         self._fetch_anew()
 
     def _fetch_anew(self) -> None:
@@ -396,26 +428,39 @@ class Channel(virtual.Channel):
             fetcher.ask(room_min)
 
     def pump(self) -> bool:
-        """Deliver what has been received, as far as the prefetch count allows, and fetch more."""
-        delivered = False
+        """Deliver what has been received, as far as the prefetch count allows, and fetch more.
+
+        After some time the worker's loop has its turn: each delivery may run a task.
+        """
+        delivered, until = False, time.monotonic() + PUMP_S
         while self._buffer and self.qos.can_consume():
             queue, held = self._buffer.popleft()
-            if queue not in self._active_queues:
+            if queue not in self._called:
                 self.connection.soon(self.connection.session.release, held)
-                continue
-            delivered = True
-            self.connection._deliver(self._raw(held), queue)
+            elif (raw := self._raw(held)) is not None:
+                delivered = True
+                self._call(queue, raw)
+            if time.monotonic() > until:
+                self.connection.wake()
+                return True
         short_queues = self.connection.link.short_queues
-        for queue in [each for each in self._active_queues if each in short_queues]:
+        for queue in [each for each in self._called if each in short_queues]:
             waiting = short_queues[queue]
-            while queue in self._active_queues and self.qos.can_consume():
+            while queue in self._called and self.qos.can_consume():
                 if (message := waiting.pop()) is None:
                     break
                 delivered = True
-                self.connection._deliver(self._short_message(message), queue)
+                self._call(queue, self._short_message(message))
+                if time.monotonic() > until:
+                    self.connection.wake()
+                    return True
         if self._fetcher is not None:
             self._fetcher.ask(ROOM_MIN)  # what was delivered may need no acknowledgement
         return delivered
+
+    def _call(self, queue: str, raw: Any) -> None:
+        *_, newest = self._called[queue].values()
+        newest(raw)
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -433,7 +478,7 @@ class Channel(virtual.Channel):
 
     def requeue(self, delivery_tag: Any) -> None:
         """Store a copy of a message in its place."""
-        held = self._unsettled.pop(delivery_tag, None)
+        held = self._unsettled.get(delivery_tag)
         if held is None:
             return
         raw = msgspec.json.decode(held.message.body)
@@ -441,6 +486,7 @@ class Channel(virtual.Channel):
         body = msgspec.json.encode(raw)
         session = self.connection.session
         self.connection.run(session.requeue(held, body, self._properties(raw)))
+        self._unsettled.pop(delivery_tag, None)  # unless that failed: it may be tried again
 
     def close(self) -> None:
         """Close the channel. Messages that are not settled are redelivered."""
@@ -448,7 +494,6 @@ class Channel(virtual.Channel):
             if self._fetcher is not None:
                 self._fetcher.cancel()
                 self._fetcher = None
-            for _, held in self._buffer:
-                self.connection.soon(self.connection.session.release, held)
-            self._buffer.clear()
+            # In the session's thread, after the last receive has ended.
+            self.connection.soon(_release_all, self.connection.session, self._buffer)
         super().close()

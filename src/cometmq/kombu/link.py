@@ -7,7 +7,6 @@ the queue of its results with one connection and consumes it with another.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import time
@@ -17,6 +16,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from cometmq.client import (
     AdminClient,
@@ -30,7 +31,8 @@ from cometmq.client import (
     TopicNotFoundError,
 )
 from cometmq.client.settings import ClientSettings, resolve_settings
-from cometmq.kombu.bindings import Bindings, Route, matches
+from cometmq.kombu.bindings import NAME_MAX, PRIORITY_MAX, Bindings, Route, matches
+from cometmq.kombu.messages import MalformedMessageError, check_message, decode_json
 from cometmq.kombu.names import Names, tag
 from cometmq.model import property_names as names
 from cometmq.model.times import now_ms
@@ -52,12 +54,14 @@ SHORT_MAX = 10_000
 """Messages of a short-lived queue; above it the oldest is dropped, as RabbitMQ's x-max-length."""
 TAGS_MAX = 20
 """Routing keys of a direct exchange that the broker filters for; above it this process does."""
+RECALLS_MAX = 64
+"""Messages that are recalled at a time."""
+LOOKED_UP_MAX = 10_000
 SENDS_MAX = 256
 """Messages of a batch that are sent at a time."""
 CLOSE_S = 5.0
 RENEW_S = 3600.0
 """Interval at which old bindings are written again."""
-PRIORITY_MAX = 9
 WAITING_MAX = 1000
 """Messages that wait for their ETA in one process; those above it wait at the broker."""
 ETA = "KOMBU_ETA_MS"
@@ -133,7 +137,9 @@ class ShortQueue:
 
     def append(self, message: dict[str, Any]) -> None:
         """Add a message."""
-        priority = message["properties"].get("priority") or 0
+        priority = message["properties"].get("priority")
+        if not isinstance(priority, int):
+            priority = 0
         self._steps[max(0, min(priority, len(self._steps) - 1))].append(message)
 
     def pop(self) -> dict[str, Any] | None:
@@ -183,6 +189,8 @@ class Link:
         self._reading = asyncio.Lock()
         self._read_at = -FRESH_S
         self._offsets: dict[MessageQueue, int] = {}
+        self._looked_up: set[str] = set()
+        """Queues for which the log was read before their first message was sent."""
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -229,6 +237,7 @@ class Link:
 
     async def delete_queue(self, queue: str) -> None:
         """Remove a queue with its bindings and messages."""
+        await self._read_bindings()
         topics = self.topics_of(queue)
         await self._bindings.forget_queue(queue)
         for topic in topics:
@@ -274,13 +283,11 @@ class Link:
         Raises:
             CometError: a broker has not confirmed a message; the others are stored if they can be.
         """
-        for topic in {each.topic for each in messages}:
-            await self.ensure_topic(topic)
         if len(messages) == 1:
-            await self._producer.send(messages[0])
+            await self._send(messages[0])
             return
         for some in batched(messages, SENDS_MAX):
-            sends = [self._producer.send(each) for each in some]
+            sends = [self._send(each) for each in some]
             for failure in await asyncio.gather(*sends, return_exceptions=True):
                 if isinstance(failure, BaseException):
                     raise failure
@@ -288,12 +295,46 @@ class Link:
     async def publish_short(self, exchange: str, routing_key: str, message: Any) -> None:
         """Send a message to the short-lived queues of an exchange, of all processes."""
         topic = self.names.exchange(exchange)
-        await self.ensure_topic(topic)
-        body = json.dumps({"key": routing_key, "message": message}).encode()
-        await self._producer.send(Message(topic=topic, body=body, tags=tag(routing_key)))
+        body = msgspec.json.encode({"key": routing_key, "message": message}, enc_hook=str)
+        await self._send(Message(topic=topic, body=body, tags=tag(routing_key)))
+
+    async def _send(self, message: Message) -> None:
+        await self.ensure_topic(message.topic)
+        try:
+            await self._producer.send(message)
+        except TopicNotFoundError:  # another process has deleted the queue
+            self._topics.discard(message.topic)
+            await self.ensure_topic(message.topic)
+            await self._producer.send(message)
+
+    async def recall_all(self, keys: Sequence[str]) -> tuple[dict[str, int], list[CometError]]:
+        """Recall the messages with these keys; see `recall`.
+
+        It ends at the first failure: the brokers may not respond, or recall nothing.
+
+        Returns:
+            The keys of which messages were recalled, and how many of each; the failures.
+        """
+        recalled: dict[str, int] = {}
+        failures: list[CometError] = []
+        for some in batched(keys, RECALLS_MAX):
+            results = await asyncio.gather(*map(self.recall, some), return_exceptions=True)
+            for key, result in zip(some, results, strict=True):
+                if isinstance(result, CometError):
+                    failures.append(result)
+                elif isinstance(result, BaseException):
+                    raise result
+                elif result:
+                    recalled[key] = result
+            if failures:
+                break
+        return recalled, failures
 
     async def recall(self, key: str) -> int:
-        """Recall the messages with a key that wait in the brokers' timers; return how many."""
+        """Recall the messages with a key that wait in the brokers' timers; return how many.
+
+        Messages of others, who may use the same key, are not recalled.
+        """
         try:
             waiting = await self.admin.messages_by_key(TIMER_TOPIC, key)
         except TopicNotFoundError:
@@ -306,6 +347,8 @@ class Link:
             if (
                 due_ms > now_ms()
                 and topic
+                and self.names.is_queue(topic)
+                and key in message.keys
                 and unique_id
                 and names.TIMER_DEL_UNIQKEY not in properties
             ):
@@ -339,11 +382,12 @@ class Link:
         if state is None:
             topic = self.names.exchange(exchange)
             await self.ensure_topic(topic)
-            offsets = {
+            offsets: dict[MessageQueue, int] = {
                 each: (await self._puller.bounds(each)).max_offset
                 for each in await self._puller.fetch_queues(topic)
             }
-            state = self._exchanges[exchange] = _Exchange(exchange, dict(offsets))
+            # Another task may have bound it meanwhile.
+            state = self._exchanges.setdefault(exchange, _Exchange(exchange, offsets))
         state.bound[routing_key, queue] = kind
         self._read_exchange(state)
         await self._read_bindings()
@@ -354,6 +398,7 @@ class Link:
         state = self._exchanges.get(exchange)
         if state is not None and state.bound.pop((routing_key, queue), None) is not None:
             self._read_exchange(state)
+        await self._read_bindings()
         await self._bindings.declare(("bind", exchange, queue, routing_key), None)
 
     async def unbind_all(self, exchange: str) -> None:
@@ -365,7 +410,7 @@ class Link:
     def forget_short(self, queue: str) -> None:
         """Remove a short-lived queue."""
         self.short_queues.pop(queue, None)
-        for state in self._exchanges.values():
+        for state in list(self._exchanges.values()):
             mine = [each for each in state.bound if each[1] == queue]
             for each in mine:
                 del state.bound[each]
@@ -375,8 +420,13 @@ class Link:
     async def route(self, exchange: str, routing_key: str) -> Route:
         """Return where a message goes."""
         now = time.monotonic()
-        if now - self._read_at >= FRESH_S:
+        is_new = not exchange and routing_key not in self._looked_up
+        if is_new or now - self._read_at >= FRESH_S:
             await self._read_bindings()
+        if is_new:
+            if len(self._looked_up) >= LOOKED_UP_MAX:
+                self._looked_up.clear()
+            self._looked_up.add(routing_key)
         route = self._bindings.route(exchange, routing_key)
         if not route and self._read_at < now and self._bindings.type_of(exchange) != "topic":
             await self._read_bindings()  # perhaps its first binding is a moment old
@@ -397,11 +447,20 @@ class Link:
             began = time.monotonic()
             topic = self.names.bindings()
             await self.ensure_topic(topic)
+            bounds = {}
             for queue in await self._puller.fetch_queues(topic):
-                end = (await self._puller.bounds(queue)).max_offset
-                offset = self._offsets.get(queue)
-                if offset is None:
-                    offset = (await self._puller.bounds(queue)).min_offset
+                try:
+                    bounds[queue] = await self._puller.bounds(queue)
+                except CometError:  # what is known routes messages to the other brokers
+                    if queue not in self._offsets:
+                        raise
+            is_older = any(self._offsets.get(each, 0) > bounds[each].max_offset for each in bounds)
+            if is_older:
+                log.warning("the bindings are those of an older store: they are written again")
+                self._offsets.clear()
+                self._bindings.clear()
+            for queue, (first, end) in bounds.items():
+                offset = self._offsets.get(queue, first)
                 while offset < end:
                     result = await self._puller.pull(queue, offset)
                     self._bindings.read(each.body for each in result.messages)
@@ -409,6 +468,8 @@ class Link:
                         break
                     offset = self._offsets[queue] = result.next_offset
             self._read_at = began
+        if is_older:
+            await self._bindings.renew()
 
     # --- short-lived queues -------------------------------------------------------------------
 
@@ -416,6 +477,8 @@ class Link:
         """Begin to read the topic of an exchange, with the filter of its bindings now."""
         for reader in state.readers:
             reader.cancel()
+        if not state.bound and self._exchanges.get(state.name) is state:
+            del self._exchanges[state.name]  # a later binding begins at the end of the topic
         state.readers = [
             self._tasks.spawn(self._read_queue(state, queue), f"read-{state.name}", awaited=True)
             for queue in state.offsets
@@ -442,10 +505,12 @@ class Link:
 
     def _deliver_short(self, state: _Exchange, body: bytes) -> None:
         try:
-            record = json.loads(body)
-            routing_key, message = str(record["key"]), record["message"]
-        except (ValueError, TypeError, KeyError):
-            log.warning("exchange %s: not a message of Kombu: %.100r", state.name, body)
+            record = decode_json(body)
+            routing_key, message = record["key"], check_message(record["message"])
+            if not isinstance(routing_key, str) or len(routing_key) > NAME_MAX:
+                raise MalformedMessageError("the routing key is too long, or is none")
+        except (MalformedMessageError, TypeError, KeyError) as error:
+            log.warning("exchange %s: a message is skipped: %s", state.name, error)
             return
         takers = {
             name for (key, name), kind in state.bound.items() if matches(kind, key, routing_key)

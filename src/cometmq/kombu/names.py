@@ -56,6 +56,11 @@ class Names:
         """Return the topic of the messages with one priority."""
         return f"{self.queue(name)}|p{priority}" if priority else self.queue(name)
 
+    def is_queue(self, topic: str) -> bool:
+        """Return whether a topic is of a queue of this virtual host."""
+        name = topic.removeprefix(self._prefix)
+        return name != topic and "||" not in name
+
     def exchange(self, name: str) -> str:
         """Return the topic of an exchange, which short-lived queues read."""
         return f"{self._prefix}|x{encode(name)}"

@@ -32,6 +32,7 @@ from cometmq.kombu.link import (
     new_instance,
     release_link,
 )
+from cometmq.kombu.messages import MalformedMessageError, milliseconds_of
 from cometmq.model.times import now_ms
 from cometmq.remoting import Supervisor
 from cometmq.remoting.tasks import raise_unless_failure
@@ -98,12 +99,14 @@ class Session:
         await self._settlements.drain(CLOSE_S)
         await self._settlements.cancel(CLOSE_S)
         await self._tasks.cancel(CLOSE_S)
-        for consumer in self._consumers.values():
-            await consumer.close()
-        if self._instance is not None:
-            await self._instance.close()
-        self.link.wakes.discard(self._wake)
-        await release_link(self.link)
+        closing = [consumer.close() for consumer in self._consumers.values()]
+        try:  # at once: each waits for a broker that does not respond
+            await asyncio.gather(*closing, return_exceptions=True)
+            if self._instance is not None:
+                await self._instance.close()
+        finally:
+            self.link.wakes.discard(self._wake)
+            await release_link(self.link)
 
     async def delete_queue(self, queue: str) -> None:
         """Remove a queue with its bindings and messages."""
@@ -131,15 +134,30 @@ class Session:
         It may return more if several topics have messages at once.
         """
         count = min(count, POP_MAX)
-        consumers = [(topic, await self._consumer(topic)) for topic in topics]
-        if len(consumers) == 1:
-            [(topic, consumer)] = consumers
+        if len(topics) == 1:
+            [topic] = topics
+            consumer = await self._consumer(topic)
             return self._hold(topic, consumer, await consumer.receive(count, wait))
+        consumers: list[tuple[str, SimpleConsumer]] = []
         found: list[Held] = []
-        for topic, consumer in consumers:
-            room = count - len(found)
-            messages = await consumer.receive(room, wait=0.0) if room else []
-            found += self._hold(topic, consumer, messages)
+        failure: BaseException | None = None
+        try:
+            for topic in topics:
+                room = count - len(found)
+                try:
+                    consumer = await self._consumer(topic)
+                    messages = await consumer.receive(room, wait=0.0) if room else []
+                except CometError as error:  # the other topics are received nevertheless
+                    failure = error
+                    continue
+                consumers.append((topic, consumer))
+                found += self._hold(topic, consumer, messages)
+        except BaseException:  # cancelled: what is held would stay invisible
+            for held in found:
+                self.release(held)
+            raise
+        if failure is not None and not found:
+            raise failure
         if found or not wait:
             return found
         waiting = {
@@ -154,7 +172,6 @@ class Session:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             is_cancelled = False
         finally:  # what a broker hands out to a cancelled call goes to the next one
-            failure = None
             for task, source in waiting.items():
                 if not task.done():
                     task.cancel()
@@ -169,11 +186,16 @@ class Session:
         return found
 
     async def _consumer(self, topic: str) -> SimpleConsumer:
-        if topic in self._consumers:
-            return self._consumers[topic]
+        consumer = self._consumers.get(topic)
+        if consumer is not None and consumer.failure is None:
+            return consumer
         await self.link.ensure_topic(topic)
         async with self._starting:
             consumer = self._consumers.get(topic)
+            if consumer is not None and consumer.failure is not None:
+                del self._consumers[topic]  # such as: its account had no right
+                await consumer.close()
+                consumer = None
             if consumer is None:
                 if self._instance is None:
                     # Its own: a client has one consumer of each group.
@@ -202,9 +224,13 @@ class Session:
         found: list[Held] = []
         now = now_ms()
         for message in messages:
-            eta_ms = int(message.properties.get(ETA, 0))
+            try:
+                eta_ms = milliseconds_of(message.properties, ETA)
+                expires_ms = milliseconds_of(message.properties, EXPIRES)
+            except MalformedMessageError as error:
+                self.dead_letter(Held(topic, message, consumer, 0), error)
+                continue
             held = Held(topic, message, consumer, eta_ms)
-            expires_ms = int(message.properties.get(EXPIRES, 0))
             if expires_ms and expires_ms <= now:
                 self.ack(held)
             elif eta_ms > now + 1000 and self._waits_at_the_broker(eta_ms, now):
@@ -281,9 +307,19 @@ class Session:
         """Let the broker redeliver a message soon."""
         self._settle(held, held.consumer.nack(held.message, 0.0), "release")
 
-    def dead_letter(self, held: Held) -> None:
-        """Store a message as a dead letter, and acknowledge it."""
-        self._settle(held, held.consumer.dead_letter(held.message), "dead-letter")
+    def dead_letter(self, held: Held, error: BaseException | None = None) -> None:
+        """Store a message as a dead letter, with the reason, and acknowledge it."""
+        if error is not None:
+            log.warning("dead-lettered topic=%s id=%s error=%s",
+                        held.topic, held.message.message_id, error)  # fmt: skip
+        self._settle(held, self._dead_letter(held, error), "dead-letter")
+
+    async def _dead_letter(self, held: Held, error: BaseException | None) -> None:
+        try:
+            await held.consumer.dead_letter(held.message, error)
+        except CometError:  # its invisible time would be extended for ever
+            await held.consumer.nack(held.message)
+            raise
 
     def _settle(self, held: Held, request: Coroutine[Any, Any, None], name: str) -> None:
         async def settle() -> None:

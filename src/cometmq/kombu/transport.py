@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
@@ -11,6 +12,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 import cometmq
 from cometmq.client import (
     ClientError,
+    CometError,
     RemotingError,
     ResponseError,
 )
@@ -129,7 +131,18 @@ class Transport(SessionCalls, virtual.Transport):
         Raises:
             CometError: a broker refused, or did not respond.
         """
-        return self.run(self.link.recall(task_id))
+        recalled, failures = self.recall_all([task_id])
+        if failures:
+            raise failures[0]
+        return recalled.get(task_id, 0)
+
+    def recall_all(self, task_ids: Sequence[str]) -> tuple[dict[str, int], list[CometError]]:
+        """Recall several tasks, until one fails.
+
+        Returns:
+            How many messages of each task were recalled, and the failures.
+        """
+        return self.run(self.link.recall_all(task_ids))
 
     # --- the application's thread -------------------------------------------------------------
 

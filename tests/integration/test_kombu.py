@@ -13,7 +13,9 @@ import kombu
 import pytest
 
 import cometmq.kombu
+import cometmq.kombu.calls as calls_module
 import cometmq.kombu.channel as channel_module
+import cometmq.kombu.link as link_module
 from cometmq.client import ClientError, Message, TopicNotFoundError
 from cometmq.kombu.link import ETA, EXPIRES
 from cometmq.testing import ThreadedCluster
@@ -332,7 +334,7 @@ def test_a_failed_requeue_leaves_the_message_to_be_settled(
     assert received(connection, queue, 1) == ["x"]
 
 
-async def _refuse(message: Message) -> None:
+async def _refuse(message: object) -> None:
     raise ClientError("the broker is away")
 
 
@@ -348,6 +350,60 @@ def test_a_recall_leaves_the_timers_of_others_alone(connect: Connect) -> None:
         [f"order-{each}" for each in range(2, 200)]
     )
     assert (recalled, failures) == ({}, [])
+
+
+def test_a_short_lived_queue_whose_binding_failed_is_bound_by_the_next_declaration(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect()
+    queue = kombu.Queue("bound-late", exclusive=True)
+    bindings = connection.transport.link._bindings
+    with monkeypatch.context() as patched:
+        patched.setattr(bindings, "_write", _refuse)
+        with pytest.raises(ClientError):
+            queue(connection.channel()).declare()
+    queue(connection.channel()).declare()
+    connect(client=OTHER_PROCESS).Producer().publish("x", routing_key="bound-late")
+    assert received(connection, queue, 1) == ["x"]
+
+
+def test_a_short_lived_queue_that_is_declared_again_begins_anew(connect: Connect) -> None:
+    connection = connect()
+    exchange = kombu.Exchange("again", "fanout")
+    queue = kombu.Queue("again", exchange, exclusive=True)
+    producer = connection.Producer(exchange=exchange)
+    for number in range(20):
+        queue(connection.channel()).declare()
+        producer.publish(number)
+        assert received(connection, queue, 1, 0.0) == [number]
+        producer.publish("missed")
+    link, run = connection.transport.link, connection.transport.run
+    assert link.names.queue("again") not in run(link.admin.topics())
+
+
+def test_a_consumer_reads_the_priorities_that_another_process_has_added(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(calls_module, "HOLD_S", 0.1)
+    here, there = connect(client={"idle_s": 117}), connect(client=OTHER_PROCESS)
+    found: list[Any] = []
+    with here.Consumer(kombu.Queue("raised"), callbacks=[lambda body, _: found.append(body)]):
+        raised = kombu.Queue("raised", max_priority=3)
+        there.Producer().publish("x", routing_key="raised", declare=[raised], priority=3)
+        here.drain_events(timeout=IN_TIME_S)
+    assert found == ["x"]
+
+
+def test_bindings_whose_topic_is_lost_are_written_again(connect: Connect) -> None:
+    here = connect()
+    queue = kombu.Queue("restored", kombu.Exchange("restored"), "k")
+    queue(here.channel()).declare()
+    link, run = here.transport.link, here.transport.run
+    run(link.admin.delete_topic(link.names.bindings()))
+    run(link.declare_queue("another", 0))
+    connect(client=OTHER_PROCESS).Producer(exchange=queue.exchange).publish("x", routing_key="k")
+    assert received(here, queue, 1) == ["x"]
 
 
 def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(

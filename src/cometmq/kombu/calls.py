@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from cometmq.client import ClientClosedError
@@ -31,7 +31,7 @@ class Fetcher:
 
     Args:
         calls: of the transport, which is woken when there are messages.
-        topics: those of each queue, high priorities first. The queues take turns.
+        queues: they take turns.
         room: returns how many more messages the channel takes, and of how many.
         found: where queues and their messages are added.
     """
@@ -39,13 +39,12 @@ class Fetcher:
     def __init__(
         self,
         calls: SessionCalls,
-        topics: Mapping[str, Sequence[str]],
+        queues: Iterable[str],
         room: Callable[[], tuple[int, int]],
         found: deque[tuple[str, Held]],
     ) -> None:
         self._calls = calls
-        self._turns = deque(topics.values())
-        self._queues = {topic: queue for queue, of_queue in topics.items() for topic in of_queue}
+        self._turns = deque(queues)
         self._room = room
         self._found = found
         self._failing = FailureLog(
@@ -94,11 +93,13 @@ class Fetcher:
                     self._calls.gather()
 
     async def _receive(self, room: int) -> int:
-        topics = [topic for of_queue in self._turns for topic in of_queue]
+        link = self._calls.link
+        # Another process may have given a queue more priorities.
+        topics = {topic: queue for queue in self._turns for topic in link.topics_of(queue)}
+        name = ",".join(sorted(self._turns))
         self._turns.rotate(-1)
-        name = ",".join(dict.fromkeys(self._queues.values()))
         try:
-            found = await self._calls.session.receive(topics, room, HOLD_S)
+            found = await self._calls.session.receive(list(topics), room, HOLD_S)
         except Exception as error:  # a worker that is alive consumes
             if self._calls.session.is_closed:
                 raise asyncio.CancelledError from None
@@ -107,7 +108,7 @@ class Fetcher:
         else:
             self._failing.succeeded(name)
             if found:
-                self._found.extend((self._queues[held.topic], held) for held in found)
+                self._found.extend((topics[held.topic], held) for held in found)
                 self._calls.wake()
             return len(found)
         return 0
@@ -226,7 +227,7 @@ class SessionCalls:
         for each in self._wakes:
             each.setblocking(False)
         hub.add_reader(self._wakes[1], self._pump_in_hub)
-        self.wake()
+        self._wakes[0].send(b"\0")
 
     def _pump_in_hub(self) -> None:
         if self._wakes is not None:

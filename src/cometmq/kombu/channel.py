@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import Message
 
-from cometmq.client import CometError
+from cometmq.client import ClientClosedError, CometError
 from cometmq.client import Message as Outgoing
 from cometmq.kombu.calls import ROOM_MIN, Fetcher, SessionCalls
 from cometmq.kombu.link import ETA, EXPIRES, ShortQueue
@@ -155,9 +156,13 @@ class Channel(virtual.Channel):
             self._declare(queue, priority_max)
 
     def _make_short(self, queue: str, priority_max: int) -> None:
-        self.connection.link.short_queues.setdefault(queue, ShortQueue(priority_max))
-        # The default exchange binds each queue by its name.
-        self.connection.run(self.connection.link.bind(queue, "", queue, "direct"))
+        link = self.connection.link
+        link.short_queues.setdefault(queue, ShortQueue(priority_max))
+        try:  # the default exchange binds each queue by its name
+            self.connection.run(link.bind(queue, "", queue, "direct"))
+        except BaseException:
+            self.connection.soon(link.forget_short, queue)  # a second try declares it again
+            raise
 
     def _declare(self, queue: str, priority_max: int) -> None:
         self.connection.undecided.pop(queue, None)
@@ -181,16 +186,17 @@ class Channel(virtual.Channel):
         **named: Any,
     ) -> None:
         """Bind a queue to an exchange, for all processes."""
-        super().queue_bind(queue, exchange, routing_key, arguments, **named)
         name = exchange or "amq.direct"
         kind = self.state.exchanges[name]["type"]
+        self.state.binding_declare(queue, name, routing_key or "", arguments)
         if queue in self.connection.undecided and kind == "fanout":
             self._make_short(queue, self.connection.undecided.pop(queue))
         self._decide(queue)
         self.connection.run(self.connection.link.bind(queue, name, routing_key or "", kind))
 
-    def _queue_bind(self, *binding: Any) -> None:
-        """Do nothing: `queue_bind` has done it."""
+    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+        """Return the routing key, no pattern, and the queue of each binding to an exchange."""
+        return [(key, None, queue) for key, queue in self.connection.link.bindings_of(exchange)]
 
     def queue_unbind(
         self,
@@ -201,9 +207,9 @@ class Channel(virtual.Channel):
         **named: Any,
     ) -> None:
         """Remove a binding, for all processes."""
-        super().queue_unbind(queue, exchange, routing_key, arguments, **named)
-        link = self.connection.link
-        self.connection.run(link.unbind(queue, exchange or "amq.direct", routing_key or ""))
+        name = exchange or "amq.direct"
+        self.state.binding_delete(queue, name, routing_key or "")
+        self.connection.run(self.connection.link.unbind(queue, name, routing_key or ""))
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Remove an exchange and its bindings, but none of the queues."""
@@ -393,7 +399,9 @@ class Channel(virtual.Channel):
         if short is not None:
             short.consumers -= 1
             if short.consumers <= 0:
-                self.connection.soon(self.connection.link.forget_short, queue)
+                with contextlib.suppress(ClientClosedError):
+                    # Before the application declares the queue again.
+                    self.connection.call(self.connection.link.forget_short, queue)
         super().basic_cancel(consumer_tag)
         del self._called[queue][consumer_tag]
         if not self._called[queue]:
@@ -406,10 +414,9 @@ class Channel(virtual.Channel):
             self._fetcher.cancel()
             self._fetcher = None
         link = self.connection.link
-        queues = [each for each in self._active_queues if each not in link.short_queues]
+        queues = [each for each in self._called if each not in link.short_queues]
         if queues and not self.closed:
-            topics = {queue: link.topics_of(queue) for queue in queues}
-            self._fetcher = Fetcher(self.connection, topics, self._room, self._buffer)
+            self._fetcher = Fetcher(self.connection, queues, self._room, self._buffer)
             self._fetcher.ask()
         self.connection.wake()
 

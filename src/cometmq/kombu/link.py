@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ RETRY_S = 0.5
 FRESH_S = 1.0
 """How long a binding that another process has declared may stay unknown."""
 SHORT_MAX = 10_000
+SHORT_BYTES_MAX = 64 * 2**20
 """Messages of a short-lived queue; above it the oldest is dropped, as RabbitMQ's x-max-length."""
 TAGS_MAX = 20
 """Routing keys of a direct exchange that the broker filters for; above it this process does."""
@@ -60,6 +62,8 @@ LOOKED_UP_MAX = 10_000
 SENDS_MAX = 256
 """Messages of a batch that are sent at a time."""
 CLOSE_S = 5.0
+LOOK_S = 30.0
+"""Interval at which bindings, and the queues of the topics of exchanges, are looked up."""
 RENEW_S = 3600.0
 """Interval at which old bindings are written again."""
 WAITING_MAX = 1000
@@ -106,6 +110,8 @@ class _Exchange:
 
     name: str
     offsets: dict[MessageQueue, int]
+    since_ms: int
+    """When it was bound: queues that are found later are read from then on."""
     bound: dict[tuple[str, str], str] = field(default_factory=dict)
     """Routing key and queue of each binding, and the exchange's type."""
     readers: list[asyncio.Task[None]] = field(default_factory=list)
@@ -128,37 +134,48 @@ class ShortQueue:
         highest = max(0, min(priority_max, PRIORITY_MAX))
         self.consumers = 0
         """How many consumers of this process it has; it ends with the last one."""
-        self._steps: list[deque[dict[str, Any]]] = [
-            deque(maxlen=SHORT_MAX) for _ in range(highest + 1)
-        ]
+        self._steps: list[deque[tuple[int, dict[str, Any]]]] = [deque() for _ in range(highest + 1)]
+        self._count = self._bytes = 0
+        self._lock = threading.Lock()
+        """The session's thread appends, the application's removes."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._steps))
+        return self._count
 
-    def append(self, message: dict[str, Any]) -> None:
-        """Add a message."""
+    def append(self, message: dict[str, Any], size: int = 0) -> None:
+        """Add a message of this many bytes; if there are too many, drop the oldest one."""
         priority = message["properties"].get("priority")
         if not isinstance(priority, int):
             priority = 0
-        self._steps[max(0, min(priority, len(self._steps) - 1))].append(message)
+        with self._lock:
+            self._steps[max(0, min(priority, len(self._steps) - 1))].append((size, message))
+            self._count += 1
+            self._bytes += size
+            while self._count > SHORT_MAX or (self._bytes > SHORT_BYTES_MAX and self._count > 1):
+                self._remove(next(step for step in self._steps if step))
+
+    def _remove(self, step: deque[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        size, message = step.popleft()
+        self._count -= 1
+        self._bytes -= size
+        return message
 
     def pop(self) -> dict[str, Any] | None:
         """Remove the next message and return it; None if there is none that has not expired."""
-        for step in reversed(self._steps):
-            while step:
-                try:
-                    message: dict[str, Any] = step.popleft()
-                except IndexError:  # another thread has taken it
-                    break
-                if message["properties"].get("expires_ms", math.inf) > now_ms():
-                    return message
+        with self._lock:
+            for step in reversed(self._steps):
+                while step:
+                    message = self._remove(step)
+                    if (message["properties"].get("expires_ms") or math.inf) > now_ms():
+                        return message
         return None
 
     def clear(self) -> int:
         """Remove all messages; return how many there were."""
-        count = len(self)
-        for step in self._steps:
-            step.clear()
+        with self._lock:
+            count, self._count, self._bytes = self._count, 0, 0
+            for step in self._steps:
+                step.clear()
         return count
 
 
@@ -205,7 +222,8 @@ class Link:
         await self.admin.cluster_info()
         await self._producer.start()
         await self._puller.start()
-        self._tasks.every(RENEW_S, self._bindings.renew, "bindings")
+        self._tasks.every(RENEW_S, self._bindings.renew, "renew")
+        self._tasks.every(LOOK_S, self._look, "look")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -380,14 +398,14 @@ class Link:
             return
         state = self._exchanges.get(exchange)
         if state is None:
-            topic = self.names.exchange(exchange)
+            topic, since_ms = self.names.exchange(exchange), now_ms()
             await self.ensure_topic(topic)
             offsets: dict[MessageQueue, int] = {
                 each: (await self._puller.bounds(each)).max_offset
                 for each in await self._puller.fetch_queues(topic)
             }
             # Another task may have bound it meanwhile.
-            state = self._exchanges.setdefault(exchange, _Exchange(exchange, offsets))
+            state = self._exchanges.setdefault(exchange, _Exchange(exchange, offsets, since_ms))
         state.bound[routing_key, queue] = kind
         self._read_exchange(state)
         await self._read_bindings()
@@ -406,6 +424,10 @@ class Link:
         await self._read_bindings()
         for routing_key, queue in self._bindings.of_exchange(exchange):
             await self._bindings.declare(("bind", exchange, queue, routing_key), None)
+
+    def bindings_of(self, exchange: str) -> list[tuple[str, str]]:
+        """Return the routing key and the queue of each known binding to an exchange."""
+        return self._bindings.of_exchange(exchange)
 
     def forget_short(self, queue: str) -> None:
         """Remove a short-lived queue."""
@@ -448,7 +470,13 @@ class Link:
             topic = self.names.bindings()
             await self.ensure_topic(topic)
             bounds = {}
-            for queue in await self._puller.fetch_queues(topic):
+            try:
+                queues = await self._puller.fetch_queues(topic)
+            except TopicNotFoundError:
+                self._topics.clear()
+                await self.ensure_topic(topic)
+                queues = await self._puller.fetch_queues(topic)
+            for queue in queues:
                 try:
                     bounds[queue] = await self._puller.bounds(queue)
                 except CometError:  # what is known routes messages to the other brokers
@@ -457,6 +485,7 @@ class Link:
             is_older = any(self._offsets.get(each, 0) > bounds[each].max_offset for each in bounds)
             if is_older:
                 log.warning("the bindings are those of an older store: they are written again")
+                self._topics.clear()
                 self._offsets.clear()
                 self._bindings.clear()
             for queue, (first, end) in bounds.items():
@@ -470,6 +499,16 @@ class Link:
             self._read_at = began
         if is_older:
             await self._bindings.renew()
+
+    async def _look(self) -> None:
+        """Find new bindings, and queues of brokers that were away when an exchange was bound."""
+        await self._read_bindings()
+        for state in list(self._exchanges.values()):
+            for queue in await self._puller.fetch_queues(self.names.exchange(state.name)):
+                if queue not in state.offsets:
+                    offset = await self._puller.offset_at_time(queue, state.since_ms)
+                    state.offsets[queue] = offset
+                    self._read_exchange(state)
 
     # --- short-lived queues -------------------------------------------------------------------
 
@@ -517,7 +556,8 @@ class Link:
         }
         for name in takers & self.short_queues.keys():
             # Each queue has a message of its own, which its reader may change.
-            self.short_queues[name].append(message if len(takers) == 1 else deepcopy(message))
+            own = message if len(takers) == 1 else deepcopy(message)
+            self.short_queues[name].append(own, len(body))
 
 
 _links: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Link]] = WeakKeyDictionary()

@@ -4,7 +4,7 @@ topic of a queue       := "kombu-" [host "||"] name
 topic of a priority    := topic of its queue "|p" digit
 topic of an exchange   := "kombu-" [host "||"] "|x" name      what short-lived queues read
 topic of the bindings  := "kombu-" [host "||"] "|t"
-name                   := letters, digits, "_" and "-" as they are; "|" two hex digits for each
+host, name             := letters, digits, "_" and "-" as they are; "|" two hex digits for each
                           byte of other characters; "|h" and a hash if it is too long
 """
 
@@ -14,19 +14,19 @@ import hashlib
 import re
 
 PREFIX = "kombu-"
-NAME_MAX = 80
-"""A longer name is hashed: with prefix, virtual host and retry prefix it must fit into a topic."""
-_KEPT = 40
+HOST_MAX, NAME_MAX = 36, 74
+"""Longer ones are hashed: a topic has at most 127 characters, its retry topic for pop 255."""
+_HASH = 34
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _ESCAPE = re.compile(r"\|([0-9a-f]{2})")
 
 
-def encode(name: str) -> str:
-    """Return a name with the characters that a topic may have."""
+def encode(name: str, longest: int = NAME_MAX) -> str:
+    """Return a name with the characters that a topic may have, at most ``longest`` of them."""
     text = "".join(chr(byte) if byte in _PLAIN else f"|{byte:02x}" for byte in name.encode())
-    if len(text) <= NAME_MAX:
+    if len(text) <= longest:
         return text
-    kept = re.sub(r"\|[0-9a-f]?$", "", text[:_KEPT])
+    kept = re.sub(r"\|[0-9a-f]?$", "", text[: longest - _HASH])
     return f"{kept}|h{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
@@ -46,7 +46,7 @@ class Names:
 
     def __init__(self, virtual_host: str = "/") -> None:
         host = virtual_host.strip("/")
-        self._prefix = PREFIX + (f"{encode(host)}||" if host else "")
+        self._prefix = PREFIX + (f"{encode(host, HOST_MAX)}||" if host else "")
 
     def queue(self, name: str) -> str:
         """Return the topic of a queue; its group has the same name."""

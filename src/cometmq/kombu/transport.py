@@ -99,6 +99,8 @@ class Transport(SessionCalls, virtual.Transport):
         options, limit = self._session_options(), self.client.connect_timeout or CONNECT_S
         self._portal, self._pid = acquire_portal(), os.getpid()
         try:
+            self.unsettled.clear()  # in a forked child they are the parent's
+            self.fetchers.clear()
             self.session = self._portal.call(Session, options, self.wake)
             self._portal.run(self.session.start(), limit)
         except BaseException:

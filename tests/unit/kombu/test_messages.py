@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.kombu.link import SHORT_MAX, ShortQueue
+from cometmq.kombu.link import SHORT_BYTES_MAX, SHORT_MAX, ShortQueue
 from cometmq.kombu.messages import MalformedMessageError, decode_message, milliseconds_of
 
 MESSAGE = {
@@ -66,6 +66,16 @@ def test_a_short_lived_queue_is_bounded_and_takes_any_priority() -> None:
     for priority in (None, "high", [], -1, 99):
         queue.append({"properties": {"priority": priority}})
     assert len(queue) == 5
-    for _ in range(SHORT_MAX + 10):
-        queue.append({"properties": {}})
-    assert len(queue) == SHORT_MAX + 1
+    for number in range(SHORT_MAX + 10):
+        queue.append({"properties": {"priority": 0, "number": number}})
+    assert len(queue) == SHORT_MAX
+    first = queue.pop()
+    assert first is not None
+    assert first["properties"]["priority"] == 99
+    assert queue.clear() == SHORT_MAX - 1
+    for _ in range(10):
+        queue.append({"properties": {}}, SHORT_BYTES_MAX // 3)
+    assert len(queue) == 3
+    assert queue.pop() is not None
+    queue.append({"properties": {}}, 2 * SHORT_BYTES_MAX)
+    assert len(queue) == 1, "one message is kept, however large"

@@ -3,10 +3,12 @@
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
+from django.views.decorators.http import require_POST
 from shop.messages import send_order
 from shop.models import Order
 
 
+@require_POST
 def buy(request: HttpRequest, article: str) -> HttpResponse:
     order = Order(article=article)
     try:

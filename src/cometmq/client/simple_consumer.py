@@ -51,6 +51,9 @@ _NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 _RESPONDED = ResponseError, ReceiptExpiredError
 """Errors of one message, after which its broker may still take others."""
 
+_FINAL = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
+"""Refusals of a settlement that no retry cures."""
+
 log = logging.getLogger(__name__)
 
 
@@ -450,8 +453,10 @@ class SimpleConsumer(SubscribingConsumer):
             try:
                 return await act()
             except CometError as error:
-                is_lost = isinstance(error, ReceiptExpiredError | ClientClosedError)
-                is_again = self._settings.settle_again and is_transient(error) and not is_lost
+                is_final = isinstance(error, ReceiptExpiredError | ClientClosedError) or (
+                    isinstance(error, ResponseError) and error.code in _FINAL
+                )
+                is_again = self._settings.settle_again and is_transient(error) and not is_final
                 if not is_again or time.monotonic() >= until:
                     if self._settings.settle_again:
                         self._deliveries.remove(message)  # not renewed: it is redelivered

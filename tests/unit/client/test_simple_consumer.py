@@ -293,7 +293,10 @@ async def test_a_refused_renewal_is_tried_again_after_a_pause(shop: Shop) -> Non
     assert len(refused) == 1
 
 
-async def test_an_acknowledgement_is_tried_again_if_a_retry_may_cure_it(shop: Shop) -> None:
+@pytest.mark.parametrize("final", [ResponseCode.NO_PERMISSION, ResponseCode.NO_MESSAGE])
+async def test_an_acknowledgement_is_tried_again_if_a_retry_may_cure_it(
+    shop: Shop, final: int
+) -> None:
     def refuse_once(code: int) -> Any:
         def refuse(request: Request) -> Any:
             shop.handlers[RequestCode.ACK_MESSAGE] = shop._ack
@@ -308,7 +311,7 @@ async def test_an_acknowledgement_is_tried_again_if_a_retry_may_cure_it(shop: Sh
         await consumer.ack(one)
         with pytest.raises(ReceiptExpiredError):
             await consumer.ack(one)
-        shop.handlers[RequestCode.ACK_MESSAGE] = refuse_once(ResponseCode.NO_PERMISSION)
+        shop.handlers[RequestCode.ACK_MESSAGE] = refuse_once(final)
         with pytest.raises(ResponseError):
             await consumer.ack(two)
         assert consumer.in_flight == 0, "it is not renewed, but redelivered"

@@ -110,9 +110,23 @@ class FamilyCpu:
 
     @staticmethod
     def _read() -> dict[int, tuple[int, int]]:
-        processes = _processes()
-        family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, os.getpid())
-        return {pid: processes[pid][1:] for pid in family}
+        return _family_ticks(os.getpid())
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """CPU time that a process and all below it have used, those that have ended included."""
+    return sum(map(sum, _family_ticks(pid).values())) / os.sysconf("SC_CLK_TCK")
+
+
+def family_pids(pid: int) -> set[int]:
+    """A process and all below it."""
+    return set(_family_ticks(pid))
+
+
+def _family_ticks(root: int) -> dict[int, tuple[int, int]]:
+    processes = _processes()
+    family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, root)
+    return {pid: processes[pid][1:] for pid in family & processes.keys()}
 
 
 def ticks() -> Ticks:

@@ -64,6 +64,7 @@ USED_BY = {
     "spark": ("tests/unit/spark",),
     "spark-provided": ("tests/unit/spark",),
     "faststream": ("tests/unit/faststream",),
+    "console": ("tests/unit/console",),
     "payloads": ("tests/unit/spark/payloads",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),

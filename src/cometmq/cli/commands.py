@@ -232,6 +232,74 @@ def doctor(
     )
 
 
+@app.command()
+def console(
+    namesrv: options.ClientNameServers = "127.0.0.1:9876",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="TOML file with the settings of the connections to the cluster.",
+            metavar="FILE",
+            show_default="the one COMETMQ_CONFIG names",
+        ),
+    ] = None,
+    host: Annotated[str, options.typer_option(server_options.HOST)] = "127.0.0.1",
+    port: Annotated[int, options.typer_option(server_options.CONSOLE_PORT)] = 8082,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of users, who sign in; without it there is no sign-in, on loopback only.",
+            metavar="FILE",
+            show_default="none",
+        ),
+    ] = None,
+    audit_log: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that gets a line for each sign-in.",
+            metavar="FILE",
+            show_default="audit.log beside the users",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Certificate for HTTPS, PEM.", metavar="FILE", show_default="none"),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Key of the certificate, PEM.", metavar="FILE", show_default="none"),
+    ] = None,
+) -> None:
+    """Serve a web application that shows a cluster, until SIGTERM or Ctrl-C."""
+    from cometmq.cli.console import serve
+
+    raise typer.Exit(
+        serve(
+            namesrv,
+            config,
+            host=host,
+            port=port,
+            users=users,
+            audit_log=audit_log,
+            certificate=certificate,
+            key=key,
+        )
+    )
+
+
+@app.command()
+def console_user(
+    name: Annotated[str, typer.Argument(help="Name of the user.")],
+    users: Annotated[Path, typer.Option(help="File of users.", metavar="FILE")],
+    role: Annotated[str, typer.Option(help="reader, operator or administrator.")] = "reader",
+) -> None:
+    """Add a user of the console, or change one; reads the password from the terminal."""
+    from cometmq.cli.console import add_user
+
+    add_user(users, name, role)
+
+
 StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
 
 

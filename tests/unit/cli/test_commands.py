@@ -35,8 +35,8 @@ COMMANDS = dict(commands())
 def test_the_commands_are_all_there() -> None:
     assert {name for name in COMMANDS if not name.startswith("admin ")} == {
         "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
-        "demo", "doctor", "mqadmin", "pipeline", "store list", "store show",
-        "store verify", "store backup", "store restore",
+        "demo", "doctor", "console", "console-user", "mqadmin", "pipeline",
+        "store list", "store show", "store verify", "store backup", "store restore",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from cometmq.cli.admin.commands import CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Row, Rows
-from cometmq.cli.figures import number, rate, totals
+from cometmq.model.runtime_figures import number, rate, ratio, totals
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies.route import RegisteredBroker
 
@@ -28,7 +28,6 @@ async def list_clusters(call: Call, server: RegisteredBroker) -> list[Row]:
     figures = await call.admin.broker_runtime_info(server.address)
     oldest_ms = number(figures, "earliestMessageTimeStamp")
     age = now_ms() - oldest_ms if oldest_ms and oldest_ms > 0 else None
-    used = figures.get("commitLogDiskRatio")
     active = figures.get("brokerActive")
     return [
         (
@@ -39,7 +38,7 @@ async def list_clusters(call: Call, server: RegisteredBroker) -> list[Row]:
             number(figures, "sendThreadPoolQueueHeadWaitTimeMills"),
             number(figures, "pullThreadPoolQueueHeadWaitTimeMills"),
             age,
-            float(used) if used else None,
+            ratio(figures, "commitLogDiskRatio"),
             None if active is None else active == "true",
         )
     ]

@@ -29,6 +29,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
+from cometmq.model.quantities import duration, size
 from cometmq.system.log_format import printable
 
 GAP = "  "
@@ -53,37 +54,12 @@ ENDS = (
 """The ends of keys, and the words for them."""
 ABBREVIATIONS = frozenset(("dlq", "tps"))
 """The words of keys that heads have in capital letters."""
-UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def local_time(time_ms: int) -> str:
     """Return a point in time as a local time."""
     moment = datetime.fromtimestamp(time_ms // 1000)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03}"
-
-
-def duration(value_ms: int) -> str:
-    """Return a duration with its two largest units, such as ``2 h 5 min``."""
-    parts: list[str] = []
-    rest = max(value_ms, 0)
-    for unit, size in UNITS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count} {unit}")
-        if len(parts) == 2:
-            return " ".join(parts)
-    return " ".join(parts) if parts else f"{rest} ms"
-
-
-def size(value: int) -> str:
-    """Return a number of bytes with its unit."""
-    amount, unit = float(value), BYTES[0]
-    for unit in BYTES:
-        if abs(amount) < 1024 or unit == BYTES[-1]:
-            break
-        amount /= 1024
-    return f"{value} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def shown(key: str, value: object) -> str:

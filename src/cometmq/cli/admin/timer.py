@@ -10,9 +10,9 @@ import typer
 from cometmq.cli.admin.arguments import OptionalTopic, TopicName
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row
-from cometmq.cli.figures import number, rate
 from cometmq.model import property_names as names
 from cometmq.model.errors import ConfigError, InvalidMessageError
+from cometmq.model.runtime_figures import number, rate
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies.route import RegisteredBroker
 from cometmq.protocol.recall_handle import RecallHandle, decode_handle

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from cometmq.cli.figures import number, rate, totals
 from cometmq.cli.mqadmin.call import Call
 from cometmq.model.errors import CometError
+from cometmq.model.runtime_figures import number, rate, totals
 from cometmq.protocol.bodies.route import RegisteredBroker
 
 HEADS = ("#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cometmq.cli.figures import YESTERDAY, messages, rate
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.namespace import is_system_group
+from cometmq.model.runtime_figures import YESTERDAY, messages, rate
 from cometmq.model.times import now_ms
 from cometmq.model.topic import (
     DELAY_TOPIC,

@@ -14,8 +14,9 @@ from cometmq.cli.admin.arguments import queue_of
 from cometmq.cli.admin.commands import Call, make_changes, show_rows, with_interval
 from cometmq.cli.admin.completion import names
 from cometmq.cli.admin.output import Change, Output, confirmed
-from cometmq.cli.admin.tables import duration, headings, shown, size
+from cometmq.cli.admin.tables import headings, shown
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.quantities import duration, size
 from cometmq.model.times import time_of
 
 NOW_MS = 1_800_000_000_123

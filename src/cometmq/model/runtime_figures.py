@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 YESTERDAY, TODAY = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorning")
@@ -15,9 +16,23 @@ def number(figures: Mapping[str, str], name: str) -> int | None:
 
 
 def rate(figures: Mapping[str, str], *names: str) -> float | None:
-    """Return the rate of the last ten seconds, which a figure begins with."""
+    """Return the rate of the last ten seconds, which a figure begins with; None if it has none."""
     words = next((figures[name].split() for name in names if name in figures), [])
-    return float(words[0]) if words else None
+    return _float(words[0]) if words else None
+
+
+def ratio(figures: Mapping[str, str], name: str) -> float | None:
+    """Return a figure that is a part of 1; None if the broker has none."""
+    return _float(figures.get(name, ""))
+
+
+def _float(text: str) -> float | None:
+    """Return a number that is finite; None for another text, which a broker may send."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def totals(figures: Mapping[str, str]) -> list[int]:

@@ -1,0 +1,1 @@
+"""Who may use the console: users, sessions, sign-in, and the log of what happened."""

@@ -1,0 +1,297 @@
+"""The application: the routes of all features, the guard before them, and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from cometmq.client import AdminClient
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.console import cluster, dead_letters, groups, messages, overview, topics
+from cometmq.console.access.audit import AuditLog
+from cometmq.console.access.sign_in import RefusedError, SignIns
+from cometmq.console.access.users import Users
+from cometmq.console.guard import Guard, is_loopback_address
+from cometmq.console.openapi import schema_of
+from cometmq.console.pages import NotFoundError, Page, changed, encoded, environment, query_of
+from cometmq.console.reads import Reads
+from cometmq.model.address import host_and_port
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.platforms import SYSTEM
+
+PAGE_S = 15.0
+"""Seconds for a page, however slow the cluster is."""
+CONNECTIONS_MAX = 256
+STOP_S = 3
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class Options(NamedTuple):
+    """How the console is served."""
+
+    host: str = "127.0.0.1"
+    port: int = 8082
+    users: Path | None = None
+    """The file of users; None for no sign-in, which is possible on loopback only."""
+    audit_log: Path | None = None
+    """None for ``audit.log`` beside the file of users."""
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Console:
+    """The application.
+
+    Args:
+        admin: the client of the cluster, which its owner starts and closes.
+        options: of the console.
+        more: further pages.
+
+    Raises:
+        ConfigError: the options do not fit together, or a file cannot be used.
+    """
+
+    def __init__(self, admin: AdminClient, options: Options, more: Sequence[Page] = ()) -> None:
+        check(options)
+        reads = Reads(admin)
+        self.samples = overview.Samples(reads)
+        self._templates = environment()
+        overview.prepare(self._templates)
+        self.pages: tuple[Page, ...] = (
+            *overview.pages(self.samples),
+            *topics.PAGES,
+            *groups.PAGES,
+            *messages.PAGES,
+            *dead_letters.PAGES,
+            *cluster.PAGES,
+            *more,
+        )
+        self._tabs = [page for page in self.pages if page.is_tab]
+        self._reads = reads
+        self.sign_ins = self._sign_ins(options)
+        served = Starlette(
+            routes=self._routes(),
+            exception_handlers={HTTPException: self._http_error, RefusedError: self._refused},
+            lifespan=self._lifespan,
+        )
+        served.router.redirect_slashes = False  # it makes an address of the header Host
+        self.app: ASGIApp = Guard(served, self.sign_ins.who if self.sign_ins else None)
+
+    def _sign_ins(self, options: Options) -> SignIns | None:
+        if options.users is None:
+            return None
+        audit = AuditLog(options.audit_log or options.users.with_name("audit.log"))
+        paths = {page.path for page in self.pages}
+        return SignIns(Users(options.users), audit, self._templates, paths)
+
+    def _routes(self) -> list[Route | Mount]:
+        events = overview.Events(self.samples, self._templates)
+        static = StaticFiles(directory=Path(__file__).parent / "static")
+        made: list[Route | Mount] = [
+            Mount("/static", static),
+            Route(overview.EVENTS, events, methods=["GET"]),
+            Route("/api/openapi.json", self._schema(), methods=["GET"]),
+            *(self.sign_ins.routes if self.sign_ins else ()),
+        ]
+        for page in self.pages:
+            made.append(Route(page.path, self._html(page), methods=["GET"]))
+            made.append(Route(page.api, self._json(page), methods=["GET"]))
+        return made
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
+        sampling = asyncio.create_task(self.samples.run(), name="console samples")
+        try:
+            yield
+        finally:
+            sampling.cancel()
+            await asyncio.wait([sampling])
+
+    def _html(self, page: Page) -> Endpoint:
+        template = self._templates.get_template(page.template)
+        tab = next(each.path for each in reversed(self._tabs) if page.path.startswith(each.path))
+
+        async def respond(request: Request) -> Response:
+            self._check_role(request, page)
+            try:
+                query = query_of(page.query, request.query_params.multi_items())
+                data = await self._load(page, query)
+            except CometError as error:
+                return self._error_page(request, *_status_of(error))
+            content = template.render(
+                **self._common(request, tab),
+                page=page,
+                query=query,
+                data=data,
+                link=lambda **changes: changed(query, **changes),
+            )
+            return HTMLResponse(content)
+
+        return respond
+
+    def _json(self, page: Page) -> Endpoint:
+        async def respond(request: Request) -> Response:
+            self._check_role(request, page)
+            try:
+                query = query_of(page.query, request.query_params.multi_items())
+                content = encoded(await self._load(page, query))
+            except CometError as error:
+                status, text = _status_of(error)
+                return JSONResponse({"error": text}, status)
+            return Response(content, media_type="application/json")
+
+        return respond
+
+    def _schema(self) -> Endpoint:
+        content = schema_of(self.pages)
+
+        async def respond(_request: Request) -> Response:
+            return JSONResponse(content)
+
+        return respond
+
+    async def _load(self, page: Page, query: Any) -> Any:
+        try:
+            async with asyncio.timeout(PAGE_S):
+                return await page.load(self._reads, query)
+        except TimeoutError:
+            raise TooSlowError(
+                f"the cluster did not respond within {PAGE_S:.0f} s: see the overview, or try again"
+            ) from None
+
+    def _check_role(self, request: Request, page: Page) -> None:
+        signed_in = request.state.signed_in
+        if signed_in is not None and signed_in.user.role < page.role:
+            raise HTTPException(403, f"expected the role {page.role.name.lower()} or higher")
+
+    def _common(self, request: Request, here: str = "") -> dict[str, Any]:
+        return {"tabs": self._tabs, "here": here, "signed_in": request.state.signed_in}
+
+    def _error_page(self, request: Request, status: int, text: str) -> Response:
+        heading = _HEADINGS.get(status, "That did not work")
+        template = self._templates.get_template("error.html")
+        content = template.render(**self._common(request), heading=heading, text=text)
+        return HTMLResponse(content, status)
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if request.scope["path"].startswith("/api/"):
+            return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+        return self._error_page(request, error.status_code, error.detail)
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RefusedError)
+        return self._error_page(request, error.status, str(error))
+
+
+_HEADINGS = {
+    400: "The address has a mistake",
+    403: "Not allowed",
+    404: "Not found",
+    502: "The cluster refused, or did not respond",
+    504: "The cluster is slow",
+}
+
+
+class TooSlowError(CometError):
+    """A page took too long."""
+
+
+def _status_of(error: CometError) -> tuple[int, str]:
+    """Return the HTTP status and the text for an error of a page."""
+    if isinstance(error, NotFoundError | TopicNotFoundError):
+        return 404, str(error)
+    if isinstance(error, ConfigError):
+        return 400, str(error)
+    return 504 if isinstance(error, TooSlowError) else 502, str(error)
+
+
+def check(options: Options) -> None:
+    """Check that the options fit together.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    is_local = options.host == "localhost" or is_loopback_address(options.host)
+    if options.users is None and not is_local:
+        raise ConfigError(
+            f"--host {options.host} without --users: expected a file of users, since every visitor"
+            " could read all messages otherwise; 'cometmq console-user' makes one"
+        )
+    if options.users is None and options.audit_log is not None:
+        raise ConfigError("--audit-log without --users: expected a file of users to sign in with")
+    if (options.certificate is None) != (options.key is None):
+        raise ConfigError("expected both --certificate and --key, or neither of them")
+
+
+class _Server(uvicorn.Server):
+    """Ends the live figures first: they would last until their viewers go."""
+
+    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[str], None]):
+        super().__init__(config)
+        self._console, self._ready = console, ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and Ctrl-C, and exit with 0 then."""
+
+        def stop() -> None:
+            self.force_exit = self.should_exit  # by the second signal
+            self.should_exit = True
+
+        restore = SYSTEM.on_signals(asyncio.get_running_loop(), stop)
+        try:
+            yield
+        finally:
+            restore()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            scheme = "https" if self.config.is_ssl else "http"
+            self._ready(f"{scheme}://{host_and_port(self.config.host, port)}/")
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await self._console.samples.close()
+        await super().shutdown(sockets)
+
+
+async def serve(admin: AdminClient, options: Options, ready: Callable[[str], None]) -> int:
+    """Serve the console until SIGTERM or Ctrl-C; return the exit code.
+
+    Args:
+        admin: the client of the cluster, which is started.
+        options: of the console.
+        ready: is called with the address when the console is served.
+    """
+    console = Console(admin, options)
+    config = uvicorn.Config(
+        console.app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # they would let each visitor choose its address in the audit log
+        ws="none",
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+    )
+    server = _Server(config, console, ready)
+    await server.serve()
+    return 0 if server.started else 1

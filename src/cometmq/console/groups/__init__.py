@@ -1,0 +1,5 @@
+"""Consumer groups: a list, and one group with its members, subscriptions and lag."""
+
+from cometmq.console.groups.page import PAGES
+
+__all__ = ["PAGES"]

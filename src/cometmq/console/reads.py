@@ -1,0 +1,124 @@
+"""Requests to the cluster: their number in flight is bounded, and lists are kept for seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
+
+from cometmq.client import AdminClient
+from cometmq.model.errors import CometError
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, application_topics
+from cometmq.protocol.bodies.route import RegisteredBroker
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+IN_FLIGHT_MAX = 16
+"""Requests to servers at a time, over all pages."""
+LIST_S = 5.0
+"""For how long the lists of topics and brokers are kept."""
+GROUPS_S = 15.0
+"""For how long the list of groups is kept: each master is asked for the settings of all of its
+groups."""
+APPLICATION = "application"
+"""The type of the topics of applications."""
+BROKERS_MAX = 256
+"""Brokers that pages show."""
+
+
+class Kept(Generic[T]):
+    """A value that is read at most once in some seconds, however many pages need it."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], seconds: float) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._lock = asyncio.Lock()
+        self._value: tuple[float, T] | None = None
+
+    async def get(self) -> T:
+        """Return the value."""
+        async with self._lock:
+            kept = self._value
+            if kept is None or time.monotonic() - kept[0] > self._seconds:
+                kept = self._value = time.monotonic(), await self._read()
+            return kept[1]
+
+
+class Reads:
+    """What pages read of a cluster.
+
+    Args:
+        admin: the client, which its owner starts and closes.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        self.admin = admin
+        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._topics = Kept(self._read_topics, LIST_S)
+        self._brokers = Kept(self._read_brokers, LIST_S)
+        self._groups = Kept(self._read_groups, GROUPS_S)
+
+    async def topics(self) -> dict[str, str]:
+        """Return the names of all topics in order, each with its type: ``application``, ``retry``,
+        ``dead letters`` or ``system``."""
+        return await self._topics.get()
+
+    async def brokers(self) -> list[RegisteredBroker]:
+        """Return the registered brokers in order of cluster, name and id, `BROKERS_MAX` at most."""
+        return await self._brokers.get()
+
+    async def masters(self) -> list[RegisteredBroker]:
+        """Return those of them that are masters."""
+        return [each for each in await self.brokers() if each.is_master]
+
+    async def groups(self) -> tuple[list[str], list[str]]:
+        """Return the names of all groups in order, and an error for each master without them."""
+        return await self._groups.get()
+
+    async def each(
+        self, items: Iterable[A], read: Callable[[A], Awaitable[T]]
+    ) -> list[T | CometError]:
+        """Return what ``read`` gives for each item, or its error; `IN_FLIGHT_MAX` at a time."""
+
+        async def one(item: A) -> T | CometError:
+            async with self._slots:
+                try:
+                    return await read(item)
+                except CometError as error:
+                    return error
+
+        return list(await asyncio.gather(*map(one, items)))
+
+    async def _read_topics(self) -> dict[str, str]:
+        names, brokers = await self.admin.topics(), await self.brokers()
+        own = application_topics(
+            names, (each.name for each in brokers), (each.cluster for each in brokers)
+        )
+        return {name: _type(name) for name in names} | dict.fromkeys(own, APPLICATION)
+
+    async def _read_brokers(self) -> list[RegisteredBroker]:
+        return (await self.admin.cluster_info()).registered()[:BROKERS_MAX]
+
+    async def _read_groups(self) -> tuple[list[str], list[str]]:
+        masters = await self.masters()
+        names: set[str] = set()
+        errors: list[str] = []
+
+        async def names_at(master: RegisteredBroker) -> list[str]:
+            return list(await self.admin.broker_groups(master.address))
+
+        for master, found in zip(masters, await self.each(masters, names_at), strict=True):
+            if isinstance(found, CometError):
+                errors.append(f"{master.name}: {found}")
+            else:
+                names.update(found)
+        return sorted(names), errors
+
+
+def _type(name: str) -> str:
+    """Return the type of a topic that is none of an application."""
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    return "dead letters" if name.startswith(DLQ_PREFIX) else "system"

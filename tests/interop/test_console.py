@@ -1,0 +1,223 @@
+"""The console over RocketMQ 5.3.3 and over ours, by requests and in Chromium with axe."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from servers import Cluster
+
+from cometmq.client import Message, StartFrom
+from cometmq.client.blocking import AdminClient, Producer, PushConsumer
+from support.checks.waiting import wait_until
+from support.runner.tiers import find_program
+
+WAIT_S = 120.0
+SENT = 12
+HOSTILE = "<img src=x onerror=alert(1)>"
+WIDTHS = (1200, 400)
+NO_AXE = "<title>x</title><img src='a.png'>"
+"""A page of which axe finds something."""
+
+
+class Served(NamedTuple):
+    """A console over a cluster with messages, a group and a dead letter."""
+
+    url: str
+    cluster: Cluster
+    broker: str
+
+    def get(self, path: str, **query: Any) -> Any:
+        response = httpx.get(f"{self.url}/api{path}", params=query, timeout=WAIT_S)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+@pytest.fixture(scope="module", params=["comet", "5.3.3"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A console of its own for each cluster."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(request.param, tmp_path_factory.mktemp("cluster")))
+        stack.enter_context(members(cluster.namesrv))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cometmq", "console", "-n", cluster.namesrv, "--port", "0"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        ready = re.match(r"console ready at (\S+)/ ", process.stdout.readline())
+        assert ready
+        with AdminClient(cluster.namesrv) as admin:
+            [broker] = admin.cluster_info().registered()
+        yield Served(ready[1], cluster, broker.name)
+
+
+def members(name_servers: str) -> ExitStack:
+    """Send messages; return members that have consumed them, and dead-lettered one."""
+    with ExitStack() as stack:
+        admin = stack.enter_context(AdminClient(name_servers))
+        admin.create_topic("orders", queues=2)
+        admin.create_topic("books", queues=1)
+        producer = stack.enter_context(Producer(name_servers, group="shop"))
+        for number in range(SENT):
+            body = json.dumps({"order": number, "name": HOSTILE}).encode()
+            producer.send(Message("orders", body, tags="new", keys=[f"order-{number}"]))
+        producer.send(Message("books", HOSTILE.encode(), keys=["book-1"]))
+
+        def fail(message: object) -> None:
+            raise ValueError(f"cannot book {HOSTILE}")
+
+        running = stack.enter_context(ExitStack())
+        for group, topic, handler, retries in (
+            ("billing", "orders", lambda message: None, 16), ("ledger", "books", fail, 0),
+        ):  # fmt: skip
+            running.enter_context(
+                PushConsumer(
+                    name_servers, group=group, subscriptions={topic: "*"}, handler=handler,
+                    start_from=StartFrom.FIRST, retries_max=retries,
+                )
+            )  # fmt: skip
+        wait_until(lambda: bool(admin.dead_letters("ledger").letters), timeout=WAIT_S)
+        return running.pop_all()
+
+
+def committed(served: Served) -> int:
+    queues = served.get("/groups/group", group="billing")["queues"]
+    return sum(each["committed"] for each in queues if each["topic"] == "orders")
+
+
+def test_each_page_shows_what_the_cluster_has(served: Served) -> None:
+    [broker] = served.get("/overview")["brokers"]
+    assert (broker["broker"], broker["role"], broker["error"]) == (served.broker, "master", "")
+    assert broker["version"].startswith("V5_3_3")
+    assert 0 < broker["disk_ratio"] < 1
+    assert {each["topic"] for each in served.get("/topics")["topics"]} >= {"orders", "books"}
+    topic = served.get("/topics/topic", topic="orders")
+    assert (topic["messages"], topic["paging"]["total"], topic["errors"]) == (SENT, 2, [])
+    assert topic["brokers"][0]["settings"]["writeQueueNums"] == "2"
+
+    wait_until(lambda: committed(served) == SENT, timeout=WAIT_S)
+    group = served.get("/groups/group", group="billing")
+    assert group["lag"] == 0
+    assert (len(group["members"]), group["errors"]) == (1, [])
+    assert {"topic": "orders", "type": "TAG", "expression": "*"} in group["subscriptions"]
+    rows = {each["group"]: each for each in served.get("/groups")["groups"]}
+    assert rows["billing"] == {
+        "group": "billing", "members": 1, "mode": "clustering", "lag": 0, "error": "",
+    }  # fmt: skip
+
+    [row] = served.get("/messages", topic="orders", key="order-7")["messages"]
+    assert served.get("/messages", topic="orders", id=row["id"])["messages"] == [row]
+    place = {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+    message = served.get("/messages/message", **place)
+    assert json.loads(message["body"]["text"]) == {"order": 7, "name": HOSTILE}
+    assert served.get("/messages", id=message["offset_message_id"])["messages"] == [row]
+
+    [counted] = served.get("/dead-letters")["groups"]
+    assert (counted["group"], counted["letters"]) == ("ledger", 1)
+    [letter] = served.get("/dead-letters/group", group="ledger")["letters"]
+    assert (letter["original_topic"], letter["keys"]) == ("books", ["book-1"])
+    [cluster] = served.get("/cluster")["clusters"]
+    details = served.get("/cluster/broker", address=cluster["brokers"][0]["address"])
+    assert (details["errors"], details["slaves"]) == ([], [])
+    assert "log ends at physical offset" in details["replication"]
+
+
+Look = Callable[[str, int, str], Any]
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Look]:
+    """Open addresses in Chromium with a width and a color scheme."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    chromium = find_program("chromium")
+    if chromium is None:
+        pytest.skip("apt-get install chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def opened(url: str, width: int, scheme: str) -> Any:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=scheme
+            )
+            page = context.new_page()
+            page.set_default_timeout(WAIT_S * 1000)
+            page.on("dialog", lambda dialog: pytest.fail(f"a script of a message ran: {dialog}"))
+            page.goto(url)
+            return page
+
+        yield opened
+        browser.close()
+
+
+@pytest.mark.needs("chromium")
+def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, look: Look) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    [letter] = served.get("/dead-letters/group", group="ledger")["letters"]
+    [row] = served.get("/messages", topic="orders", key="order-7")["messages"]
+    [server] = served.get("/cluster")["clusters"][0]["brokers"]
+    place = {name: letter[name] for name in ("broker", "queue", "offset")}
+    paths = [
+        "/", "/topics?type=all", "/topics/topic?topic=orders", "/groups?system=true",
+        "/groups/group?group=billing", "/messages?topic=orders&key=order-7",
+        f"/messages/message?{urlencode({'topic': '%DLQ%ledger', **place})}",
+        "/dead-letters", "/dead-letters/group?group=ledger", "/cluster",
+        f"/cluster/broker?{urlencode({'address': server['address']})}",
+        "/topics/topic?topic=missing",
+    ]  # fmt: skip
+    assert row["topic"] == "orders"
+    found = []
+    for width, scheme in zip(WIDTHS, ("light", "dark"), strict=True):
+        page = look(served.url, width, scheme)
+        messages: list[str] = []
+        page.on("pageerror", lambda error, to=messages: to.append(str(error)))
+        for path in paths:
+            page.goto(served.url + path)
+            wider = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            wrong = [each["id"] for each in axe.run(page).response["violations"]]
+            if wider > 0 or wrong or messages:
+                found.append((path, width, wider, wrong, messages.copy()))
+        page.set_content(NO_AXE)
+        assert axe.run(page).response["violations"], "axe finds nothing in a page with a fault"
+        page.context.close()
+    assert found == []
+
+
+@pytest.mark.needs("chromium")
+def test_a_reader_goes_from_the_overview_to_a_message_by_keyboard(
+    served: Served, look: Look
+) -> None:
+    page = look(served.url, 1200, "light")
+    page.get_by_text("live", exact=True).wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.get_by_role("button", name="Pause").press("Enter")
+    page.get_by_text("paused", exact=True).wait_for()
+
+    page.get_by_role("link", name="Topics").press("Enter")
+    page.get_by_label("Name").fill("ord")
+    page.get_by_label("Name").press("Enter")
+    page.get_by_role("link", name="orders").press("Enter")
+    page.get_by_role("link", name="Find messages").press("Enter")
+    page.get_by_label("Key").fill("order-7")
+    page.get_by_label("Key").press("Enter")
+    page.get_by_role("table").get_by_role("link").press("Enter")
+    body = page.get_by_label("Body")
+    assert HOSTILE in body.text_content()
+    assert page.locator("main img").count() == 0
+    page.get_by_role("link", name="hex").press("Enter")
+    page.locator("pre", has_text="00000000").wait_for()
+    page.context.close()

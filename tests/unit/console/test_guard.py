@@ -1,0 +1,37 @@
+"""Which hosts and sites may send requests."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from cometmq.console.guard import is_loopback, is_of_another_site
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8082", "localhost:1", "[::1]:8082"])
+def test_names_of_this_machine_are_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "example.org", "127.0.0.1.example.org", "10.0.0.1", "[::1", "localhost.example"]
+)
+def test_other_names_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_other"),
+    [
+        ({}, False),
+        ({"origin": "http://a:1"}, False),
+        ({"origin": "http://b:1"}, True),
+        ({"origin": "null"}, True),
+        ({"origin": "http://[b"}, True),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "same-site"}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "http://a:1"}, False),
+    ],
+)
+def test_a_request_of_another_site_is_noticed(headers: dict[str, str], is_other: bool) -> None:
+    assert is_of_another_site(Headers({"host": "a:1", **headers})) is is_other

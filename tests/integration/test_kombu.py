@@ -406,6 +406,25 @@ def test_bindings_whose_topic_is_lost_are_written_again(connect: Connect) -> Non
     assert received(here, queue, 1) == ["x"]
 
 
+def test_nothing_is_received_while_too_many_acknowledgements_are_not_sent(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "ACKS_BEHIND_MAX", 5)
+    connection, queue = connect(), kombu.Queue("behind")
+    producer = connection.Producer()
+    with producer.batch() as batch:
+        for number in range(100):
+            producer.publish(number, routing_key="behind", declare=[queue])
+        batch.flush()
+    transport = connection.transport
+    with monkeypatch.context() as patched:
+        patched.setattr(transport.session, "send_acks", lambda: None)
+        first = received(connection, queue, 1, quiet_s=0.2)
+        assert len(transport.session.acks) == len(first) < 100
+    transport.soon(transport.flush)
+    assert sorted(first + received(connection, queue, 100 - len(first))) == list(range(100))
+
+
 def test_a_message_with_an_eta_waits_at_the_broker_in_steps_unless_recalled(
     connect: Connect,
 ) -> None:

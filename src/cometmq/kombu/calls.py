@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 GATHER_S = 0.005
 """How long acknowledgements wait for others, and a receive for more room."""
+ACKS_BEHIND_MAX = 512
+"""Acknowledgements that are not sent, with which no more is received: a crash repeats these."""
 ROOM_MIN = 0.75
 """Part of the prefetch count that is free when they do not wait."""
 
@@ -79,6 +81,8 @@ class Fetcher:
         while True:
             await self._asked.wait()
             self._asked.clear()
+            while len(self._calls.session.acks) > ACKS_BEHIND_MAX:
+                await asyncio.sleep(GATHER_S)
             wanted = min(self._room()[0], POP_MAX)
             if wanted > 0:
                 self._is_receiving = True

@@ -179,7 +179,7 @@ class Bindings:
         if key[0] == "bind" and not of_queue:
             del self._of_queues[key[2]]
 
-    async def declare(self, key: Key, value: Any) -> None:
+    async def declare(self, key: Key, value: Any, *, young_ms: int = AGAIN_MS) -> None:
         """Set a record, unless it is there and young; None removes it.
 
         A queue keeps the highest of its priorities until it is removed.
@@ -196,16 +196,16 @@ class Bindings:
                 value = max(value, known)
             self._declared[key] = value
         now = int(time.time() * 1000)
-        if known == value and (value is None or abs(now - at) < AGAIN_MS):
+        if known == value and (value is None or abs(now - at) < young_ms):
             return
         now = min(max(now, at + 1), _AT_MAX)  # newer than the known one, although the clocks differ
         await self._write(msgspec.json.encode({"at": now, "key": key, "value": value}))
         self._apply(key, now, value)
 
-    async def renew(self) -> None:
+    async def renew(self, young_ms: int = AGAIN_MS) -> None:
         """Write those records of this process again that are old."""
         for key, value in list(self._declared.items()):
-            await self.declare(key, value)
+            await self.declare(key, value, young_ms=young_ms)
 
     async def forget_queue(self, name: str) -> None:
         """Remove a queue and its bindings."""

@@ -81,8 +81,10 @@ class Fetcher:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            while len(self._calls.session.acks) > ACKS_BEHIND_MAX:
+            if len(self._calls.session.acks) > ACKS_BEHIND_MAX:
                 await asyncio.sleep(GATHER_S)
+                self._asked.set()
+                continue
             wanted = min(self._room()[0], POP_MAX)
             if wanted > 0:
                 self._is_receiving = True

@@ -17,7 +17,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import Message
 
-from cometmq.client import ClientClosedError, CometError
+from cometmq.client import ClientClosedError, CometError, RemotingError
 from cometmq.client import Message as Outgoing
 from cometmq.kombu.calls import ROOM_MIN, Fetcher, SessionCalls
 from cometmq.kombu.link import ETA, EXPIRES, ShortQueue
@@ -161,8 +161,13 @@ class Channel(virtual.Channel):
         try:  # the default exchange binds each queue by its name
             self.connection.run(link.bind(queue, "", queue, "direct"))
         except BaseException:
-            self.connection.soon(link.forget_short, queue)  # a second try declares it again
+            self._forget_short(queue)  # a second try declares it again
             raise
+
+    def _forget_short(self, queue: str) -> None:
+        """Remove a short-lived queue before the application declares it again."""
+        with contextlib.suppress(ClientClosedError):
+            self.connection.call(self.connection.link.forget_short, queue)
 
     def _declare(self, queue: str, priority_max: int) -> None:
         self.connection.undecided.pop(queue, None)
@@ -220,15 +225,25 @@ class Channel(virtual.Channel):
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
     ) -> None:
         """Remove a queue and its messages."""
-        if if_empty and self._size(queue):
+        if if_empty and self._count(queue):
             return
         self.state.queue_bindings_delete(queue)
         if queue in self.connection.link.short_queues:
-            self.connection.call(self.connection.link.forget_short, queue)
+            self._forget_short(queue)
         elif self.connection.undecided.pop(queue, None) is None:
             self.connection.run(self.connection.session.delete_queue(queue))
 
     def _size(self, queue: str) -> int:
+        """Return a queue's number of messages for its declaration.
+
+        It is 0 if a broker does not respond, so that a worker starts with the other brokers.
+        """
+        try:
+            return self._count(queue)
+        except RemotingError:
+            return 0
+
+    def _count(self, queue: str) -> int:
         link = self.connection.link
         if queue in link.short_queues:
             return len(link.short_queues[queue])
@@ -399,9 +414,7 @@ class Channel(virtual.Channel):
         if short is not None:
             short.consumers -= 1
             if short.consumers <= 0:
-                with contextlib.suppress(ClientClosedError):
-                    # Before the application declares the queue again.
-                    self.connection.call(self.connection.link.forget_short, queue)
+                self._forget_short(queue)
         super().basic_cancel(consumer_tag)
         del self._called[queue][consumer_tag]
         if not self._called[queue]:

@@ -482,14 +482,16 @@ class Link:
                 except CometError:  # what is known routes messages to the other brokers
                     if queue not in self._offsets:
                         raise
+            lost = self._offsets.keys() - set(queues)
+            for queue in lost:
+                del self._offsets[queue]
             is_older = any(self._offsets.get(each, 0) > bounds[each].max_offset for each in bounds)
             if is_older:
-                log.warning("the bindings are those of an older store: they are written again")
                 self._topics.clear()
                 self._offsets.clear()
                 self._bindings.clear()
             for queue, (first, end) in bounds.items():
-                offset = self._offsets.get(queue, first)
+                offset = self._offsets.setdefault(queue, first)
                 while offset < end:
                     result = await self._puller.pull(queue, offset)
                     self._bindings.read(each.body for each in result.messages)
@@ -497,8 +499,9 @@ class Link:
                         break
                     offset = self._offsets[queue] = result.next_offset
             self._read_at = began
-        if is_older:
-            await self._bindings.renew()
+        if lost or is_older:
+            log.warning("the log of the bindings has lost records: those of this process follow")
+            await self._bindings.renew(young_ms=0)
 
     async def _look(self) -> None:
         """Find new bindings, and queues of brokers that were away when an exchange was bound."""

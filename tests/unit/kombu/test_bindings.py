@@ -173,6 +173,10 @@ async def test_bindings_that_a_restored_store_has_lost_are_written_again() -> No
     await here.renew()
     assert here.route("e", "k").queues == {"q"}
     assert len(written) == 2
+    await here.renew()
+    assert len(written) == 2
+    await here.renew(young_ms=0)  # a broker is away, and its records with it
+    assert len(written) == 3
 
 
 def test_a_binding_of_many_wildcards_is_compared_in_bounded_time() -> None:

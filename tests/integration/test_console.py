@@ -9,9 +9,11 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,13 +27,14 @@ from cometmq.client import AdminClient, Message, PushConsumer, StartFrom, blocki
 from cometmq.console import cluster as cluster_page
 from cometmq.console.access.sessions import ATTEMPTS_MAX
 from cometmq.console.access.users import add_user
-from cometmq.console.app import Console, Options, check
+from cometmq.console.app import Console, Options, check, serve
 from cometmq.console.overview.samples import VIEWERS_MAX, Samples, TooManyViewersError
 from cometmq.console.pages import Role
 from cometmq.console.reads import Reads
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.testing import ThreadedCluster
+from support.brokers.certificates import Authority
 from support.checks.waiting import until, wait_until
 
 PASSWORD = "correct horse battery"
@@ -466,6 +469,23 @@ async def test_viewers_of_live_figures_get_each_sample_and_have_a_bound(
         pass
 
 
+async def test_what_the_console_cannot_use_is_named(admin: AdminClient, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        wrong = {
+            f"127.0.0.1:{other.getsockname()[1]}: Address already in use": Options(
+                port=other.getsockname()[1]
+            ),
+            "missing.pem": Options(certificate=tmp_path / "missing.pem", key=broken),
+            "broken.pem": Options(certificate=broken, key=broken),
+            "console-user": Options(users=tmp_path / "users"),
+        }
+        for text, options in wrong.items():
+            with pytest.raises(ConfigError, match=f"{re.escape(text)}.*"):
+                await serve(admin, options, print)
+
+
 def test_the_command_serves_live_figures_until_sigterm(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -475,22 +495,32 @@ def test_the_command_serves_live_figures_until_sigterm(
         input=f"{PASSWORD}\n", text=True, capture_output=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert (made.returncode, made.stderr) == (0, "")
-    command = ["console", "-n", cluster.name_servers, "--port", "0", "--users", str(users)]
+    authority = Authority(tmp_path, "authority")
+    certificate, key = map(str, authority.issue("console"))
+    command = [
+        *("console", "-n", cluster.name_servers, "--port", "0", "--users", str(users)),
+        *("--certificate", certificate, "--key", key),
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "cometmq", *command],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
+    limit = threading.Timer(LIMIT_S, process.kill)  # ends each read of its output
+    limit.start()
     try:
         assert process.stdout is not None
         ready = re.fullmatch(
-            r"console ready at (http://127.0.0.1:\d+)/ \(sign-in by users\)\n",
+            r"console ready at (https://127.0.0.1:\d+)/ \(sign-in by users\)\n",
             process.stdout.readline(),
         )
         assert ready
-        with httpx.Client(base_url=ready[1], timeout=LIMIT_S) as visits:
+        trusted = ssl.create_default_context(cafile=authority.file)
+        with httpx.Client(base_url=ready[1], timeout=LIMIT_S, verify=trusted) as visits:
             session = visits.post("/api/session", json={"user": "ada", "password": PASSWORD})
             assert session.status_code == 200
+            assert "; Secure" in session.headers["set-cookie"]
+            assert "max-age" in session.headers["strict-transport-security"]
             with visits.stream("GET", "/overview/events") as events:
                 assert events.headers["content-type"].startswith("text/event-stream")
                 lines = events.iter_lines()
@@ -501,5 +531,6 @@ def test_the_command_serves_live_figures_until_sigterm(
         output, errors = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, output, errors) == (0, "", "")
     finally:
+        limit.cancel()
         process.kill()
         process.communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -276,6 +277,9 @@ async def serve(admin: AdminClient, options: Options, ready: Callable[[str], Non
         admin: the client of the cluster, which is started.
         options: of the console.
         ready: is called with the address when the console is served.
+
+    Raises:
+        ConfigError: an option cannot be used.
     """
     console = Console(admin, options)
     config = uvicorn.Config(
@@ -292,6 +296,30 @@ async def serve(admin: AdminClient, options: Options, ready: Callable[[str], Non
         ssl_certfile=options.certificate,
         ssl_keyfile=options.key,
     )
-    server = _Server(config, console, ready)
-    await server.serve()
+    try:
+        config.load()
+    except OSError as error:  # of the files, or of what is in them
+        raise ConfigError(
+            f"{options.certificate}, {options.key}: {error}; expected a certificate and its key"
+            " without a password, PEM"
+        ) from None
+    with _listening(options) as listener:
+        server = _Server(config, console, ready)
+        await server.serve([listener])
     return 0 if server.started else 1
+
+
+def _listening(options: Options) -> socket.socket:
+    """Return the socket to which visitors connect.
+
+    Raises:
+        ConfigError: the address or the port cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"{host_and_port(options.host, options.port)}: {error.strerror}; expected an address of"
+            " this machine and a free port: --host and --port choose others"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -13,12 +14,12 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+import toolchain
 from servers import Cluster
 
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from support.checks.waiting import wait_until
-from support.runner.tiers import find_program
 
 WAIT_S = 120.0
 SENT = 12
@@ -140,10 +141,9 @@ Look = Callable[[str, int, str], Any]
 @pytest.fixture(scope="module")
 def look() -> Iterator[Look]:
     """Open addresses in Chromium with a width and a color scheme."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    chromium = find_program("chromium")
-    if chromium is None:
-        pytest.skip("apt-get install chromium")
+    chromium = toolchain.command("chromium")
+    sys.path.append(str(toolchain.browser()))
+    playwright = importlib.import_module("playwright.sync_api")
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
@@ -163,7 +163,7 @@ def look() -> Iterator[Look]:
 
 @pytest.mark.needs("chromium")
 def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, look: Look) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    axe = importlib.import_module("axe_playwright_python.sync_playwright").Axe()
     [letter] = served.get("/dead-letters/group", group="ledger")["letters"]
     [row] = served.get("/messages", topic="orders", key="order-7")["messages"]
     [server] = served.get("/cluster")["clusters"][0]["brokers"]

@@ -45,6 +45,8 @@ CONNECT = (
     "zstandard==0.25.0",
 )
 """What the extras ``connect`` and ``pipelines`` of PySpark need besides."""
+BROWSER = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
+"""What drives Chromium, and checks that pages are accessible."""
 KAFKA_VERSION = "4.1.0"
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 COLLECTOR_BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
@@ -187,12 +189,22 @@ def spark_connect() -> Path:
 
     They are in no extra of ours: PySpark asks for newer ones than the oldest that we work with.
     """
+    return _folder_of("spark-connect", *CONNECT)
+
+
+def browser() -> Path:
+    """A folder for ``sys.path`` with Playwright and axe."""
+    return _folder_of("browser", *BROWSER)
+
+
+def _folder_of(name: str, *packages: str) -> Path:
+    """A folder with packages for this Python."""
     tag = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = CACHE / f"spark-connect-{CONNECT[0].rpartition('=')[2]}-py{tag}"
+    folder = CACHE / f"{name}-{packages[0].rpartition('=')[2]}-py{tag}"
     with _built_once(folder) as build:
         if build:
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
-            _run([*pip, "--target", str(build), *CONNECT])
+            _run([*pip, "--target", str(build), *packages])
     return folder
 
 

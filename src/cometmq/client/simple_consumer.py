@@ -411,13 +411,14 @@ class SimpleConsumer(SubscribingConsumer):
                 broker = delivery.topic, delivery.handle.broker_name
                 if broker[1] not in self._single_acks and not delivery.lock.locked():
                     of_brokers[broker][delivery] = None
+        groups = [(topic, each) for (topic, _), each in of_brokers.items() if len(each) > 1]
         async with contextlib.AsyncExitStack() as locks:
-            joined: list[tuple[str, list[Delivery]]] = []
-            for (topic, _), deliveries in of_brokers.items():
-                if len(deliveries) > 1:
-                    for each in deliveries:
-                        await locks.enter_async_context(each.lock)
-                    joined.append((topic, [each for each in deliveries if each.handle.may_join()]))
+            # In one order, so that two tasks with the same messages do not wait for each other.
+            for each in sorted((each for _, found in groups for each in found), key=id):
+                await locks.enter_async_context(each.lock)
+            joined = [
+                (t, [each for each in found if each.handle.may_join()]) for t, found in groups
+            ]
             acks = [self._ack_joined(topic, deliveries) for topic, deliveries in joined]
             done = {id(each.message) for found in await asyncio.gather(*acks) for each in found}
         return [message for message in messages if id(message) not in done]

@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import msgspec
@@ -28,6 +28,8 @@ from cometmq.console import cluster as cluster_page
 from cometmq.console.access.sessions import ATTEMPTS_MAX
 from cometmq.console.access.users import add_user
 from cometmq.console.app import Console, Options, check, serve
+from cometmq.console.changes import Change
+from cometmq.console.forms import Form
 from cometmq.console.overview.samples import VIEWERS_MAX, Samples, TooManyViewersError
 from cometmq.console.pages import Role
 from cometmq.console.reads import Reads
@@ -303,7 +305,6 @@ def test_the_console_without_users_is_for_loopback_only(tmp_path: Path) -> None:
     for options in (
         Options("0.0.0.0"),
         Options("console.example"),
-        Options(audit_log=tmp_path),
         Options(key=tmp_path),
     ):
         with pytest.raises(ConfigError, match="expected"):
@@ -534,3 +535,110 @@ def test_the_command_serves_live_figures_until_sigterm(
         limit.cancel()
         process.kill()
         process.communicate()
+
+
+class NewTopic(Form):
+    topic: Annotated[str, msgspec.Meta(min_length=1)]
+    queues: int = 1
+    secret: Annotated[str, msgspec.Meta(extra={"secret": True})] = ""
+
+
+class Told(msgspec.Struct):
+    topic: str
+    queues: int
+
+
+async def tell(_reads: Reads, form: NewTopic) -> Told:
+    return Told(form.topic, form.queues)
+
+
+async def create(reads: Reads, form: NewTopic) -> Told:
+    await reads.admin.create_topic(form.topic, queues=form.queues)
+    return Told(form.topic, form.queues)
+
+
+CHANGE = Change(
+    "/topics/made", "Make a topic", NewTopic, create, Told,
+    preview=tell, previewed=Told, back=lambda form: f"/topics/topic?topic={form.topic}",
+)  # fmt: skip
+
+
+async def test_a_change_is_previewed_made_and_logged(admin: AdminClient, tmp_path: Path) -> None:
+    console = Console(admin, Options(audit_log=tmp_path / "audit.log"), more_changes=[CHANGE])
+    async with visitor(console) as visits:
+        form = (await visits.get("/topics/made", params={"topic": "made"})).text
+        assert 'name="topic" value="made" required' in form
+        assert ">Preview</button>" in form
+        sent = {"topic": "made", "queues": "2", "secret": "hush"}
+        preview = (await visits.post("/topics/made", data=sent)).text
+        assert "Nothing was done yet" in preview
+        assert "hush" not in preview
+        assert "made" not in await admin.topics()
+        [digest] = re.findall('name="previewed" value="(.*?)"', preview)
+
+        other = await visits.post("/topics/made", data={**sent, "queues": "3", "previewed": digest})
+        assert "Nothing was done yet" in other.text
+        done = (await visits.post("/topics/made", data={**sent, "previewed": digest})).text
+        assert "<strong>Done.</strong>" in done
+        assert 'href="/topics/topic?topic=made"' in done
+        assert len(await admin.queue_bounds("made")) == 2
+
+        wrong = await visits.post("/topics/made", data={"topic": "", "queues": "2"})
+        assert (wrong.status_code, "topic" in wrong.text) == (400, True)
+        lines = (await visits.get("/api/audit", params={"search": "topics/made"})).json()
+        assert [each["result"] for each in lines["entries"]] == ["done", "begun"]
+        assert lines["entries"][0]["values"] == {"topic": "made", "queues": "2"}
+        assert "hush" not in (tmp_path / "audit.log").read_text()
+
+
+async def test_a_change_is_made_by_json(admin: AdminClient) -> None:
+    console = Console(admin, Options(), more_changes=[CHANGE])
+    async with visitor(console) as visits:
+        preview = await visits.get("/api/topics/made", params={"topic": "json-made"})
+        assert preview.json() == {"topic": "json-made", "queues": 1}
+        made = await visits.post("/api/topics/made", json={"topic": "json-made", "queues": 3})
+        assert made.json() == {"topic": "json-made", "queues": 3}
+        for body, status in (({"topics": "x"}, 400), ({"topic": "a b/"}, 502)):
+            refused = await visits.post("/api/topics/made", json=body)
+            assert (refused.status_code, bool(refused.json()["error"])) == (status, True)
+        form = await visits.post("/api/topics/made", data={"topic": "x"})
+        assert form.status_code == 415
+        elsewhere = await visits.post(
+            "/api/topics/made", json={"topic": "x"}, headers={"origin": "http://evil.example"}
+        )
+        assert elsewhere.status_code == 403
+        schema = (await visits.get("/api/openapi.json")).json()["paths"]["/api/topics/made"]
+        assert schema.keys() == {"get", "post"}
+        results = [each["result"] for each in (await visits.get("/api/audit")).json()["entries"]]
+        assert results[0].startswith("failed: ")
+        assert results[1:] == ["begun", "done", "begun"]
+
+
+async def test_a_change_needs_its_role_its_form_and_a_log(
+    admin: AdminClient, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    add_user(users, "ada", Role.READER, PASSWORD)
+    add_user(users, "bob", Role.OPERATOR, PASSWORD)
+    console = Console(admin, Options(users=users), more_changes=[CHANGE])
+    sent = {"topic": "of-bob"}
+    async with visitor(console) as visits:
+        await visits.post("/api/session", json={"user": "ada", "password": PASSWORD})
+        for refused in (
+            await visits.get("/topics/made"), await visits.post("/topics/made", data=sent),
+            await visits.post("/api/topics/made", json=sent), await visits.get("/audit"),
+        ):  # fmt: skip
+            assert refused.status_code == 403
+        assert ">Audit<" not in (await visits.get("/topics")).text
+    async with visitor(console) as visits:
+        await visits.post("/api/session", json={"user": "bob", "password": PASSWORD})
+        refused = await visits.post("/topics/made", data={**sent, "form_token": "of another"})
+        assert (refused.status_code, "another session" in refused.text) == (403, True)
+        (tmp_path / "audit.log").unlink()
+        (tmp_path / "audit.log").mkdir()
+        refused = await visits.post("/api/topics/made", json=sent)
+        assert (refused.status_code, "audit log" in refused.json()["error"]) == (502, True)
+        assert "of-bob" not in await admin.topics()
+    read_only = Console(admin, Options(read_only=True), more_changes=[CHANGE])
+    async with visitor(read_only) as visits:
+        assert (await visits.post("/topics/made", data=sent)).status_code == 404

@@ -257,11 +257,14 @@ def console(
     audit_log: Annotated[
         Path | None,
         typer.Option(
-            help="File that gets a line for each sign-in.",
+            help="File that gets a line for each sign-in, and two for each change.",
             metavar="FILE",
             show_default="audit.log beside the users",
         ),
     ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse changes, whatever the role of a user.")
+    ] = False,
     certificate: Annotated[
         Path | None,
         typer.Option(help="Certificate for HTTPS, PEM.", metavar="FILE", show_default="none"),
@@ -282,6 +285,7 @@ def console(
             port=port,
             users=users,
             audit_log=audit_log,
+            read_only=read_only,
             certificate=certificate,
             key=key,
         )

@@ -7,8 +7,13 @@ its `Page` objects, what they read, and their templates.
 
 `load` takes `Reads` and the query, and returns a struct. From one page `app` makes two routes: the
 path gives HTML by the template, and ``/api`` before it gives the struct as JSON. The OpenAPI schema
-is made of the structs as well, so page, API and schema cannot differ. A new feature is a new folder
-and a line in `app`.
+is made of the structs as well, so page, API and schema cannot differ.
+
+    Change(path, title, form, apply, result, role, preview)
+
+What changes the cluster is a `Change`: its form is a struct too, `preview` returns what it would do
+and `apply` does it, and `changes` makes of it the page with the form, the JSON, and the lines of
+the audit log. It needs no template. A new feature is a new folder and a line in `app`.
 
     app                          the routes of all features, and the server
      │
@@ -16,9 +21,11 @@ and a line in `app`.
      │
     overview · topics · groups · messages · dead_letters · cluster      the features
      │
-    access                       users, sessions, sign-in, the audit log
-     │
     openapi
+     │
+    changes · forms              `Change`: from a form to a preview and a result
+     │
+    access                       users, sessions, sign-in, the audit log
      │
     pages                        `Page`: from a request to a struct, from a struct to HTML or JSON
      │
@@ -30,5 +37,6 @@ Rules:
   figures, sessions, sign-ins a minute. No page asks each broker for everything that it has.
 * Jinja2 escapes each value, and no template turns that off. A body is shown as text. The content
   security policy allows no inline script and no other host.
-* A page changes nothing: a change is a POST with the token of the session.
+* A page changes nothing: a change is a POST with the token of the session, and is logged before it
+  is made.
 """

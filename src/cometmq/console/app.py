@@ -19,14 +19,25 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from cometmq.client import AdminClient
-from cometmq.client.errors import TopicNotFoundError
 from cometmq.console import cluster, dead_letters, groups, messages, overview, topics
+from cometmq.console.access import audit_page
 from cometmq.console.access.audit import AuditLog
 from cometmq.console.access.sign_in import RefusedError, SignIns
 from cometmq.console.access.users import Users
+from cometmq.console.changes import Change, Changes
+from cometmq.console.forms import described
 from cometmq.console.guard import Guard, is_loopback_address
 from cometmq.console.openapi import schema_of
-from cometmq.console.pages import NotFoundError, Page, changed, encoded, environment, query_of
+from cometmq.console.pages import (
+    Page,
+    Role,
+    TooSlowError,
+    changed,
+    encoded,
+    environment,
+    query_of,
+    status_of,
+)
 from cometmq.console.reads import Reads
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
@@ -47,7 +58,9 @@ class Options(NamedTuple):
     users: Path | None = None
     """The file of users; None for no sign-in, which is possible on loopback only."""
     audit_log: Path | None = None
-    """None for ``audit.log`` beside the file of users."""
+    """None for ``audit.log`` beside the file of users; without users, for none."""
+    read_only: bool = False
+    """Whether changes are refused, whatever the role."""
     certificate: Path | None = None
     key: Path | None = None
 
@@ -59,17 +72,29 @@ class Console:
         admin: the client of the cluster, which its owner starts and closes.
         options: of the console.
         more: further pages.
+        more_changes: further changes.
 
     Raises:
         ConfigError: the options do not fit together, or a file cannot be used.
     """
 
-    def __init__(self, admin: AdminClient, options: Options, more: Sequence[Page] = ()) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        options: Options,
+        more: Sequence[Page] = (),
+        more_changes: Sequence[Change] = (),
+    ) -> None:
         check(options)
+        audit_path = options.audit_log
+        if audit_path is None and options.users is not None:
+            audit_path = options.users.with_name("audit.log")
+        self._audit = AuditLog(audit_path)
         reads = Reads(admin)
         self.samples = overview.Samples(reads)
         self._templates = environment()
         overview.prepare(self._templates)
+        self._templates.globals["described"] = described
         self.pages: tuple[Page, ...] = (
             *overview.pages(self.samples),
             *topics.PAGES,
@@ -77,8 +102,12 @@ class Console:
             *messages.PAGES,
             *dead_letters.PAGES,
             *cluster.PAGES,
+            *audit_page.pages(self._audit),
             *more,
         )
+        self.changes: tuple[Change, ...] = () if options.read_only else tuple(more_changes)
+        self._roles = {each.path: each.role for each in self.pages}
+        self._roles |= {each.path: each.role for each in self.changes}
         self._tabs = [page for page in self.pages if page.is_tab]
         self._reads = reads
         self.sign_ins = self._sign_ins(options)
@@ -93,9 +122,7 @@ class Console:
     def _sign_ins(self, options: Options) -> SignIns | None:
         if options.users is None:
             return None
-        audit = AuditLog(options.audit_log or options.users.with_name("audit.log"))
-        paths = {page.path for page in self.pages}
-        return SignIns(Users(options.users), audit, self._templates, paths)
+        return SignIns(Users(options.users), self._audit, self._templates, self._roles)
 
     def _routes(self) -> list[Route | Mount]:
         events = overview.Events(self.samples, self._templates)
@@ -109,7 +136,7 @@ class Console:
         for page in self.pages:
             made.append(Route(page.path, self._html(page), methods=["GET"]))
             made.append(Route(page.api, self._json(page), methods=["GET"]))
-        return made
+        return [*made, *Changes(self.changes, self, self._audit).routes]
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
@@ -121,64 +148,88 @@ class Console:
             await asyncio.wait([sampling])
 
     def _html(self, page: Page) -> Endpoint:
-        template = self._templates.get_template(page.template)
-        tab = next(each.path for each in reversed(self._tabs) if page.path.startswith(each.path))
-
         async def respond(request: Request) -> Response:
-            self._check_role(request, page)
+            self.check_role(request, page.role)
             try:
                 query = query_of(page.query, request.query_params.multi_items())
-                data = await self._load(page, query)
+                data = await self._load(request, page, query)
             except CometError as error:
-                return self._error_page(request, *_status_of(error))
-            content = template.render(
-                **self._common(request, tab),
-                page=page,
-                query=query,
-                data=data,
+                return self._error_page(request, *status_of(error))
+            return self.page(
+                request, page.template, 200, page=page, query=query, data=data,
                 link=lambda **changes: changed(query, **changes),
-            )
-            return HTMLResponse(content)
+            )  # fmt: skip
 
         return respond
 
     def _json(self, page: Page) -> Endpoint:
         async def respond(request: Request) -> Response:
-            self._check_role(request, page)
+            self.check_role(request, page.role)
             try:
                 query = query_of(page.query, request.query_params.multi_items())
-                content = encoded(await self._load(page, query))
+                content = encoded(await self._load(request, page, query))
             except CometError as error:
-                status, text = _status_of(error)
+                status, text = status_of(error)
                 return JSONResponse({"error": text}, status)
             return Response(content, media_type="application/json")
 
         return respond
 
     def _schema(self) -> Endpoint:
-        content = schema_of(self.pages)
+        content = schema_of(self.pages, self.changes)
 
         async def respond(_request: Request) -> Response:
             return JSONResponse(content)
 
         return respond
 
-    async def _load(self, page: Page, query: Any) -> Any:
+    async def _load(self, request: Request, page: Page, query: Any) -> Any:
         try:
             async with asyncio.timeout(PAGE_S):
-                return await page.load(self._reads, query)
+                return await page.load(self.reads_of(request), query)
         except TimeoutError:
             raise TooSlowError(
                 f"the cluster did not respond within {PAGE_S:.0f} s: see the overview, or try again"
             ) from None
 
-    def _check_role(self, request: Request, page: Page) -> None:
+    def check_role(self, request: Request, role: Role) -> None:
+        """Check that the user of a request has a role, or a higher one.
+
+        Raises:
+            HTTPException: with the status 403.
+        """
+        if not self._has_role(request, role):
+            raise HTTPException(403, f"expected the role {role.name.lower()} or higher")
+
+    def _has_role(self, request: Request, role: Role) -> bool:
         signed_in = request.state.signed_in
-        if signed_in is not None and signed_in.user.role < page.role:
-            raise HTTPException(403, f"expected the role {page.role.name.lower()} or higher")
+        return signed_in is None or signed_in.user.role >= role
+
+    def reads_of(self, request: Request) -> Reads:
+        """Return the cluster as the user of a request may see it."""
+        return self._reads
+
+    def page(self, request: Request, template: str, status: int, **values: Any) -> Response:
+        """Return a page.
+
+        Args:
+            request: which it is the response to.
+            template: of the page, below ``console``.
+            status: of HTTP.
+            values: for the template.
+        """
+        path = request.scope["path"]
+        tab = next(each.path for each in reversed(self._tabs) if path.startswith(each.path))
+        found = self._templates.get_template(template)
+        return HTMLResponse(found.render(**self._common(request, tab), **values), status)
 
     def _common(self, request: Request, here: str = "") -> dict[str, Any]:
-        return {"tabs": self._tabs, "here": here, "signed_in": request.state.signed_in}
+        def may(path: str) -> bool:
+            role = self._roles.get(path)
+            return role is not None and self._has_role(request, role)
+
+        tabs = [each for each in self._tabs if self._has_role(request, each.role)]
+        return {"tabs": tabs, "here": here, "signed_in": request.state.signed_in, "may": may}
 
     def _error_page(self, request: Request, status: int, text: str) -> Response:
         heading = _HEADINGS.get(status, "That did not work")
@@ -201,22 +252,10 @@ _HEADINGS = {
     400: "The address has a mistake",
     403: "Not allowed",
     404: "Not found",
+    405: "Not a page",
     502: "The cluster refused, or did not respond",
     504: "The cluster is slow",
 }
-
-
-class TooSlowError(CometError):
-    """A page took too long."""
-
-
-def _status_of(error: CometError) -> tuple[int, str]:
-    """Return the HTTP status and the text for an error of a page."""
-    if isinstance(error, NotFoundError | TopicNotFoundError):
-        return 404, str(error)
-    if isinstance(error, ConfigError):
-        return 400, str(error)
-    return 504 if isinstance(error, TooSlowError) else 502, str(error)
 
 
 def check(options: Options) -> None:
@@ -231,8 +270,6 @@ def check(options: Options) -> None:
             f"--host {options.host} without --users: expected a file of users, since every visitor"
             " could read all messages otherwise; 'cometmq console-user' makes one"
         )
-    if options.users is None and options.audit_log is not None:
-        raise ConfigError("--audit-log without --users: expected a file of users to sign in with")
     if (options.certificate is None) != (options.key is None):
         raise ConfigError("expected both --certificate and --key, or neither of them")
 

@@ -14,8 +14,9 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from cometmq.client.errors import TopicNotFoundError
 from cometmq.console.reads import Reads
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted
 from cometmq.model.quantities import duration, size
 from cometmq.system.log_format import printable, printable_lines
@@ -65,6 +66,19 @@ class Page(NamedTuple):
 
 class NotFoundError(ConfigError):
     """There is nothing of the name or id that a query has."""
+
+
+class TooSlowError(CometError):
+    """The cluster took longer than a page or a change may."""
+
+
+def status_of(error: CometError) -> tuple[int, str]:
+    """Return the HTTP status and the text for an error of a page or a change."""
+    if isinstance(error, NotFoundError | TopicNotFoundError):
+        return 404, str(error)
+    if isinstance(error, ConfigError):
+        return 400, str(error)
+    return 504 if isinstance(error, TooSlowError) else 502, str(error)
 
 
 class Paging(msgspec.Struct):
@@ -163,6 +177,7 @@ def environment() -> Environment:
         "duration": lambda value: "-" if value is None else duration(value),
         "counted": counted,
         "lines": _lines,
+        "typed": Markup.escape,  # what a visitor typed, as it is
     }
     made.globals |= {"address": address}
     return made

@@ -223,7 +223,7 @@ def address_of(request: HTTPConnection) -> str:
     return request.client.host if request.client else ""
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Return the body of a request.
 
     Raises:
@@ -234,8 +234,8 @@ async def body_of(request: Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
                 body += part
-                if len(body) > BODY_BYTES_MAX:
-                    raise RefusedError(413, f"The form is larger than {BODY_BYTES_MAX} bytes.")
+                if len(body) > bytes_max:
+                    raise RefusedError(413, f"The form is larger than {bytes_max} bytes.")
     except TimeoutError:
         raise RefusedError(408, f"The form did not arrive within {BODY_S:.0f} s.") from None
     return body

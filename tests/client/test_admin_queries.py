@@ -85,6 +85,35 @@ async def test_a_message_is_found_by_its_place_in_a_queue(
     assert await admin.message_in_queue(queues[1], 0) is None
 
 
+async def test_messages_of_a_queue_are_pulled_without_a_group(
+    admin: AdminClient, message: StoredMessage, queues: list[MessageQueue]
+) -> None:
+    first = await admin.pull(queues[0], 0, filter="red || blue", count=1)
+    rest = await admin.pull(queues[0], first.next_offset)
+    other = await admin.pull(queues[0], 0, filter="blue")
+
+    assert [each.body for each in first.messages] == [b"first"]
+    assert (first.next_offset, first.max_offset) == (1, 2)
+    assert [each.message_id for each in rest.messages] == [message.message_id]
+    assert (other.messages, other.next_offset) == ([], 2)
+
+
+async def test_a_message_is_sent_without_a_producer(
+    admin: AdminClient, queues: list[MessageQueue]
+) -> None:
+    receipt = await admin.send(
+        Message(queues[0].topic, b"test", tags="red", keys=["k9"], properties={"note": "a"})
+    )
+
+    async def found() -> bool:
+        return await admin.message_in_queue(receipt.queue, receipt.queue_offset) is not None
+
+    await until(found)
+    stored = await admin.message_at(receipt.offset_message_id)
+    assert (stored.body, stored.tags, stored.keys) == (b"test", "red", ["k9"])
+    assert (stored.properties["note"], stored.message_id) == ("a", receipt.message_id)
+
+
 async def test_a_message_that_is_not_there_is_refused(
     admin: AdminClient, message: StoredMessage
 ) -> None:

@@ -499,6 +499,7 @@ CALLS: dict[str, Call] = {
     "AdminClient.elect_master": lambda w: w.admin.elect_master(
         w.links.broker.address, "no-cluster", "no-broker", 1
     ),
+    "AdminClient.send": lambda w: w.admin.send(Message(w.topic, b"test")),
     "AdminClient.send_again": lambda w: w.admin.send_again(w.stored[0]),
     "AdminClient.set_consume_mode": lambda w: w.admin.set_consume_mode(
         w.links.broker.address, w.group, w.topic, MessageRequestMode.PULL

@@ -135,11 +135,10 @@ def _moved(
     for queue, found in sorted(now.items()):
         target = int(targets.get(queue, found.end))
         before = "none" if found.committed is None else str(int(found.committed))
-        start = int(found.begin if found.committed is None else max(found.committed, found.begin))
-        if target > start:
-            effect = f"skips {target - start}"
-        elif target < start:
-            effect = f"redelivers {start - max(target, int(found.begin))}"
+        if skipped := found.skipped(target):
+            effect = f"skips {skipped}"
+        elif target < found.next:
+            effect = f"redelivers {found.repeated(target)}"
         else:
             effect = "no change"
         changes.append(

@@ -65,7 +65,7 @@ class AdminClient(DeadLetters, Topics, Offsets, Tracks, ServerCalls):
 
     Names are the servers' names: a namespace of RocketMQ 4 is part of them.
     Every method raises `ResponseError` if a server refuses, and `RemotingError` if none responds.
-    A method that calls several servers calls them in sequence; if one fails, the earlier calls
+    A method that changes several servers calls them in sequence; if one fails, the earlier calls
     have taken effect.
 
     Example:

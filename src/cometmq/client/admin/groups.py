@@ -260,8 +260,20 @@ class GroupLag:
     @property
     def lag(self) -> int:
         """Messages not consumed yet; all of the queue's if nothing is committed."""
-        place = self.begin if self.committed is None else max(self.committed, self.begin)
-        return max(self.end - place, 0)
+        return max(self.end - self.next, 0)
+
+    @property
+    def next(self) -> QueueOffset:
+        """The offset of the first message that was not consumed yet."""
+        return self.begin if self.committed is None else max(self.committed, self.begin)
+
+    def skipped(self, target: int) -> int:
+        """Return how many messages a move of the group to an offset would skip."""
+        return max(target - self.next, 0)
+
+    def repeated(self, target: int) -> int:
+        """Return how many messages a move of the group to an offset would redeliver."""
+        return max(self.next - max(target, self.begin), 0)
 
 
 class Offsets(StaticTopics):
@@ -269,24 +281,24 @@ class Offsets(StaticTopics):
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return a group's committed offset in each readable queue of a topic."""
-        route = await self._route(topic)
-        return {
-            queue: await self._offsets.committed(group, queue, zero_if_unknown=False)
-            for queue in route.read_queues
-        }
+        queues = (await self._route(topic)).read_queues
+
+        async def one(queue: MessageQueue) -> int | None:
+            return await self._offsets.committed(group, queue, zero_if_unknown=False)
+
+        return dict(zip(queues, await self._each(queues, one), strict=True))
 
     async def lag(self, group: str, topic: str) -> dict[MessageQueue, GroupLag]:
         """Return a group's committed offset and lag in each readable queue of a topic."""
-        committed, bounds = await self.committed(group, topic), {}
-        for queue in committed:
-            bounds[queue] = await self._offsets.bounds(queue)
+        committed = await self.committed(group, topic)
+        bounds = await self._each(committed, self._offsets.bounds)
         return {
             queue: GroupLag(
                 None if offset is None else QueueOffset(offset),
-                end=bounds[queue].max_offset,
-                begin=bounds[queue].min_offset,
+                end=each.max_offset,
+                begin=each.min_offset,
             )
-            for queue, offset in committed.items()
+            for (queue, offset), each in zip(committed.items(), bounds, strict=True)
         }
 
     async def offsets_at(self, topic: str, time: datetime | int) -> dict[MessageQueue, int]:
@@ -297,8 +309,12 @@ class Offsets(StaticTopics):
             time: a `datetime` with a time zone, or ms since 1970.
         """
         time_ms = epoch_ms(time)
-        route = await self._route(topic)
-        return {queue: await self._offsets.at_time(queue, time_ms) for queue in route.read_queues}
+        queues = (await self._route(topic)).read_queues
+
+        async def one(queue: MessageQueue) -> int:
+            return await self._offsets.at_time(queue, time_ms)
+
+        return dict(zip(queues, await self._each(queues, one), strict=True))
 
     async def broker_offset_at(
         self, address: str, queue: MessageQueue, time_ms: int

@@ -13,12 +13,14 @@ from datetime import datetime
 from enum import Enum
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._consuming.pulls import Pull, pull_once
+from cometmq.client._consuming.pulls import Pull, PullResult, pull_once
+from cometmq.client._sending.sender import Sender
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.errors import ClientError, NoMasterError
 from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendReceipt, receipt_from
+from cometmq.client.settings import ProducerSettings
 from cometmq.client.trace.records import (
     RECORD_END,
     ConsumeAfter,
@@ -29,7 +31,7 @@ from cometmq.client.trace.records import (
 )
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
-from cometmq.model.message import StoredMessage
+from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms, now_ms
@@ -51,11 +53,14 @@ from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.recall_handle import decode_handle
+from cometmq.protocol.subscription import ALL_TAGS
 
 FOUND_MAX = 64
 """Messages that one broker gives for a key."""
 QUERY_S = 18.0
 """Time for one broker to search its index."""
+SEND_GROUP = "CLIENT_INNER_PRODUCER"
+"""The producer group of clients that have none of their own."""
 RESEND_GROUP = "ReSendMsgById"
 """The producer group of RocketMQ's tool for messages that are sent again."""
 PORT_MAX = 65_535
@@ -190,14 +195,34 @@ class Queries(AdminCore):
         Raises:
             TopicNotFoundError, QueueNotFoundError: no broker has the queue.
         """
-        request = Pull(TOOLS_GROUP, queue, Filter.tags(), max_messages=1)
+        result = await self.pull(queue, offset, count=1)
+        return next((found for found in result.messages if found.queue_offset == offset), None)
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, filter: str | Filter = ALL_TAGS, count: int = 32
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, which a filter selects.
+
+        No group is needed, and nothing is committed. The broker responds at once.
+
+        Args:
+            queue: the queue.
+            offset: the offset of the first message.
+            filter: tags, or a `Filter`; brokers of RocketMQ refuse SQL unless their setting
+                ``enablePropertyFilter`` is true.
+            count: the limit of messages; brokers may return fewer.
+
+        Raises:
+            TopicNotFoundError, QueueNotFoundError: no broker has the queue.
+            ResponseError: the broker refused the filter.
+        """
+        request = Pull(TOOLS_GROUP, queue, Filter.of(filter), max_messages=count)
         self._instance.check_running()
         address = await self._offsets.address(queue)
         timeout = self._instance.settings.call_timeout_ms / 1000
-        result = await pull_once(
+        return await pull_once(
             self._instance.brokers, address, request, QueueOffset(offset), timeout=timeout
         )
-        return next((found for found in result.messages if found.queue_offset == offset), None)
 
     async def queue_entries(
         self,
@@ -273,8 +298,24 @@ class Queries(AdminCore):
         return ""
 
 
-class Resends(AdminCore):
-    """Calls that send stored messages again."""
+class Sends(AdminCore):
+    """Calls that send a message, or a stored message again."""
+
+    async def send(self, message: Message) -> SendReceipt:
+        """Send one message, for instance to test a topic. Applications use `Producer`.
+
+        Returns:
+            The receipt: the queue, the offset, the id.
+
+        Raises:
+            InvalidMessageError: the message cannot be sent to any broker.
+            TopicNotFoundError: there is no such topic, and no broker would create it.
+            ResponseError: the broker refused.
+        """
+        self._instance.check_running()
+        settings = ProducerSettings()
+        sender = Sender(self._instance, SEND_GROUP, settings)
+        return await sender.send_message(message, timeout=settings.timeout_ms / 1000)
 
     async def send_again(self, message: StoredMessage) -> SendReceipt:
         """Send a stored message with all its properties to any queue of its topic.
@@ -351,7 +392,7 @@ class Track:
     """Why the state is unknown; otherwise empty."""
 
 
-class Tracks(Queries, Resends, Groups, Clients):
+class Tracks(Queries, Sends, Groups, Clients):
     """Calls that follow a message."""
 
     async def track(

@@ -5,9 +5,10 @@ Source: DefaultMQAdminExtImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
@@ -71,6 +72,11 @@ from cometmq.protocol.headers.timers import (
     ListTimerMessagesResponse,
 )
 from cometmq.system import java_properties
+
+A = TypeVar("A")
+T = TypeVar("T")
+IN_FLIGHT_MAX = 16
+"""Requests of one call that reads of many queues, at a time."""
 
 
 class AdminCore(Lifecycle):
@@ -170,6 +176,21 @@ class AdminCore(Lifecycle):
         """Return the route of a topic, from the cache if it is there."""
         self._instance.check_running()
         return await self._instance.routes.find(topic)
+
+    async def _each(self, items: Iterable[A], read: Callable[[A], Awaitable[T]]) -> list[T]:
+        """Return what ``read`` gives for each item, in order; `IN_FLIGHT_MAX` at a time."""
+        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+        async def one(item: A) -> T:
+            async with slots:
+                return await read(item)
+
+        reads = [asyncio.ensure_future(one(item)) for item in items]
+        try:
+            return await asyncio.gather(*reads)
+        finally:
+            for each in reads:  # those that wait after another one has failed
+                each.cancel()
 
     async def _call_masters(
         self, code: int, header: Header, topic: str | None = None

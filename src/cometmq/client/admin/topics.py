@@ -291,5 +291,5 @@ class Topics(AdminCore):
 
     async def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
         """Return the bounds of each readable queue of a topic."""
-        route = await self._route(topic)
-        return {queue: await self._offsets.bounds(queue) for queue in route.read_queues}
+        queues = (await self._route(topic)).read_queues
+        return dict(zip(queues, await self._each(queues, self._offsets.bounds), strict=True))

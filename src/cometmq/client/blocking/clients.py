@@ -92,6 +92,7 @@ from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.broker_admin import GetBrokerClusterAclInfoResponse
 from cometmq.protocol.headers.controller import ControllerGetMetadataInfoResponse
 from cometmq.protocol.headers.query import QueryMessageRequest
+from cometmq.protocol.subscription import ALL_TAGS
 
 __all__ = [
     "Producer",
@@ -1404,6 +1405,12 @@ class AdminClient(base.Blocking):
         """Return the message at an offset of a queue, or None if there is none."""
         return self._run(self._inner.message_in_queue(queue, offset))
 
+    def pull(
+        self, queue: MessageQueue, offset: int, *, filter: str | Filter = ALL_TAGS, count: int = 32
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, which a filter selects."""
+        return self._run(self._inner.pull(queue, offset, filter=filter, count=count))
+
     def queue_entries(
         self,
         address: str,
@@ -1428,6 +1435,10 @@ class AdminClient(base.Blocking):
     ) -> list[StoredMessage]:
         """Return the messages of one broker with a key or unique id, in its order."""
         return self._run(self._inner.broker_messages(broker_name, address, header))
+
+    def send(self, message: Message) -> SendReceipt:
+        """Send one message, for instance to test a topic. Applications use `Producer`."""
+        return self._run(self._inner.send(message))
 
     def send_again(self, message: StoredMessage) -> SendReceipt:
         """Send a stored message with all its properties to any queue of its topic."""

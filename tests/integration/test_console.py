@@ -27,12 +27,13 @@ from cometmq.client import AdminClient, Message, PushConsumer, StartFrom, blocki
 from cometmq.console import cluster as cluster_page
 from cometmq.console.access.sessions import ATTEMPTS_MAX
 from cometmq.console.access.users import add_user
-from cometmq.console.app import Console, Options, check, serve
+from cometmq.console.app import Console, Options, check
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form
 from cometmq.console.overview.samples import VIEWERS_MAX, Samples, TooManyViewersError
 from cometmq.console.pages import Role
 from cometmq.console.reads import Reads
+from cometmq.console.server import Server
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.testing import ThreadedCluster
@@ -484,7 +485,51 @@ async def test_what_the_console_cannot_use_is_named(admin: AdminClient, tmp_path
         }
         for text, options in wrong.items():
             with pytest.raises(ConfigError, match=f"{re.escape(text)}.*"):
-                await serve(admin, options, print)
+                Server(admin, options)
+
+
+def test_a_standalone_server_shows_itself_on_loopback_if_asked_to(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "cometmq", "standalone", "--namesrv-port", "0"),
+        *("--broker-port", "0", "--store", str(tmp_path / "store"), "--console"),
+    ]
+
+    def start(port: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, "--console-port", str(port)],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    with start(0) as process:
+        limit = threading.Timer(LIMIT_S, process.kill)  # ends each read of its output
+        limit.start()
+        try:
+            assert process.stdout is not None
+            ready, _, console = (process.stdout.readline() for _ in range(3))
+            name_servers = re.match(r"ready namesrv=(\S+) ", ready)
+            address = re.fullmatch(r"console (http://127\.0\.0\.1:(\d+)/)\n", console)
+            assert name_servers
+            assert address, console
+            with httpx.Client(base_url=address[1], timeout=LIMIT_S) as visits:
+                assert "Overview" in visits.get("/").text
+                [row] = visits.get("/api/overview").json()["brokers"]
+                assert (row["role"], row["error"]) == ("master", "")
+                servers = visits.get("/api/cluster").json()["name_servers"]
+                assert servers == [name_servers[1]]
+                with visits.stream("GET", "/overview/events") as events:
+                    lines = events.iter_lines()
+                    assert next(lines).startswith("data: ")
+                    process.send_signal(signal.SIGTERM)
+                    assert list(lines)[-1] == ""
+            assert process.wait(LIMIT_S) == 0
+        finally:
+            limit.cancel()
+            process.kill()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with start(port) as late:
+            _, errors = late.communicate(timeout=LIMIT_S)
+    assert (late.returncode, f"127.0.0.1:{port}: Address already in use" in errors) == (2, True)
 
 
 def test_the_command_serves_live_figures_until_sigterm(

@@ -19,6 +19,7 @@ NOT_NEEDED = {
     "typer", "click", "rich", "cometmq.cli.commands", "cometmq.cli.options",
     "cometmq.client", "cometmq.spark", "cometmq.testing", "cometmq.store.inspect",
     "bz2", "cryptography", "difflib", "email", "http", "lz4", "lzma", "multiprocessing",
+    "cometmq.console", "jinja2", "starlette", "uvicorn",
     "shutil", "sqlalchemy", "tempfile", "tomllib", "unittest", "urllib.request", "zstandard",
 }  # fmt: skip
 

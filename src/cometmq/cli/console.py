@@ -2,58 +2,106 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from cometmq.console.app import Options
+    from cometmq.console.server import Options, Server
 
 
 def _loaded() -> tuple[ModuleType, ModuleType]:
-    """Return the modules of the console.
+    """Return the modules of the console's server and of its users.
 
     Raises:
         ConfigError: its packages are not installed.
     """
     try:
-        from cometmq.console import app
+        from cometmq.console import server
         from cometmq.console.access import users
     except ImportError as missing:
         raise ConfigError(
             f"the console needs the extra console (no module {missing.name}):"
             " pip install 'cometmq[console]'"
         ) from None
-    return app, users
+    return server, users
 
 
-def serve(name_servers: str, client_config: Path | None, **options: object) -> int:
+def serve(name_servers: str, client_config: Path | None, **options: Any) -> int:
     """Serve the console until SIGTERM or Ctrl-C; return the exit code."""
     from cometmq.cli.event_loop import run
 
-    app, _ = _loaded()
-    return run(_serve(app.Options(**options), name_servers, client_config))
+    server, _ = _loaded()
+    return run(_serve(server.Options(**options), name_servers, client_config))
 
 
 async def _serve(options: Options, name_servers: str, client_config: Path | None) -> int:
-    from cometmq.cli.account import connection_settings
-    from cometmq.client import AdminClient, ClientInstance
-    from cometmq.console.app import serve
-
     def ready(address: str) -> None:
         signed = "sign-in by users" if options.users else "without sign-in"
         print(f"console ready at {address} ({signed})", flush=True)
+
+    async with opened(name_servers, options, client_config) as console:
+        await console.run(ready)
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    name_servers: str, options: Options, client_config: Path | None = None
+) -> AsyncIterator[Server]:
+    """Bind the socket of a console with its client, within ``async with``.
+
+    Raises:
+        ConfigError: an option cannot be used.
+    """
+    from cometmq.cli.account import connection_settings
+    from cometmq.client import AdminClient, ClientInstance
+    from cometmq.console.server import Server
 
     async with (
         ClientInstance(name_servers, settings=connection_settings(client_config)) as instance,
         AdminClient(instance=instance) as admin,
     ):
-        return await serve(admin, options, ready)
+        yield Server(admin, options)
+
+
+class ConsoleOfServer:
+    """The console in the process of a name server, on loopback and without sign-in.
+
+    Args:
+        port: of the console.
+
+    Raises:
+        ConfigError: its packages are not installed.
+    """
+
+    def __init__(self, port: int) -> None:
+        module, _ = _loaded()
+        self._options: Options = module.Options(port=port)
+        self._open = contextlib.AsyncExitStack()
+        self.url = ""
+
+    async def start(self, name_servers: str) -> None:
+        """Serve the console.
+
+        Raises:
+            ConfigError: the port cannot be used.
+        """
+        server = await self._open.enter_async_context(opened(name_servers, self._options))
+        self._open.push_async_callback(server.stop)
+        await server.start()
+        self.url = server.url
+
+    async def stop(self) -> None:
+        """Serve it no more."""
+        await self._open.aclose()
 
 
 def add_user(path: Path, name: str, role: str) -> None:

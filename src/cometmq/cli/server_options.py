@@ -23,6 +23,8 @@ class ServerOptions(NamedTuple):
     port: int | None = None
     namesrv_port: int | None = None
     broker_port: int | None = None
+    console: bool = False
+    console_port: int = 8082
     host: str | None = None
     store: Path | None = None
     namesrv: str | None = None
@@ -83,6 +85,12 @@ def _port(server: str, default: int, name: str = "port", more: str = "") -> Opti
 NAMESRV_PORT, BROKER_PORT, CONTROLLER_PORT = 9876, 10911, 9878
 _BROKER_PORTS = ", which also listens on this port minus 2"
 CONSOLE_PORT = _port("console", 8082)
+CONSOLE = Option(
+    "console",
+    ("--console",),
+    "Serve the console, too, which shows the server in a browser, on loopback.",
+    kind=bool,
+)
 HOST = Option(
     "host", ("--host",), "Local address to listen on; 0.0.0.0 for all IPv4 addresses.", "127.0.0.1"
 )
@@ -145,6 +153,8 @@ COMMANDS: Mapping[str, ServerCommand] = {
         (
             _port("name server", NAMESRV_PORT, "namesrv_port"),
             _port("broker", BROKER_PORT, "broker_port", _BROKER_PORTS),
+            CONSOLE,
+            _port("console", 8082, "console_port"),
             HOST,
             STORE,
             *COMMON,
@@ -188,6 +198,9 @@ def parse(arguments: list[str]) -> ServerOptions | None:
     for word in words:
         name, equals, text = word.partition("=")
         option = known.get(name)
+        if option is CONSOLE and not equals:
+            values[option.parameter] = True
+            continue
         value = text if equals else next(words, None)
         if option is None or option.kind is bool or value is None:
             return None

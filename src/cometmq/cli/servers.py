@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cometmq.access.gate import Account, Accounts
     from cometmq.access.server_guard import ServerGuard
     from cometmq.broker.app import Broker
+    from cometmq.cli.console import ConsoleOfServer
     from cometmq.controller.app import Controller
     from cometmq.namesrv.app import NameServer
     from cometmq.remoting.wire import Wire
@@ -40,17 +41,19 @@ COUNTED_FILES_MAX = 1_000
 
 
 class Standalone:
-    """A name server and a broker that registers with it, in one process."""
+    """A name server and a broker that registers with it, in one process, perhaps with a console."""
 
     def __init__(
         self,
         name_server_configuration: Configuration,
         broker_configuration: Configuration,
         config_file: Path | None,
+        console: ConsoleOfServer | None = None,
     ) -> None:
         self._name_server_configuration = name_server_configuration
         self._broker_configuration = broker_configuration
         self._config_file = config_file
+        self.console = console
         self.name_server: NameServer | None = None
         self.broker: Broker | None = None
 
@@ -71,6 +74,8 @@ class Standalone:
             self._broker_configuration.set({"tls.enable": "false"})
         self.broker = Broker(self._broker_configuration, config_file=self._config_file)
         await self.broker.start()
+        if self.console is not None:
+            await self.console.start(self.name_server.address)
 
     def _name_server_guard(self) -> ServerGuard | None:
         """Return what checks requests to the name server; None if it serves every client."""
@@ -90,7 +95,9 @@ class Standalone:
         )
 
     async def stop(self) -> None:
-        """Stop the broker first, so that it can unregister from the name server."""
+        """Stop the broker before the name server, so that it can unregister there."""
+        if self.console is not None:
+            await self.console.stop()
         if self.broker is not None:
             await self.broker.stop()
         if self.name_server is not None:
@@ -175,8 +182,18 @@ def standalone(options: ServerOptions) -> int:
             "the broker has access control, and the name server serves every client:"
             " namesrvAclEnable=true makes it check requests, too"
         )
-    both = Standalone(name_server_configuration, broker_configuration, options.config)
-    return serve(both, lambda: f"{both} build={build()}\n{_store_line(broker_configuration)}")
+    console = None
+    if options.console:
+        from cometmq.cli.console import ConsoleOfServer
+
+        console = ConsoleOfServer(options.console_port)
+    both = Standalone(name_server_configuration, broker_configuration, options.config, console)
+
+    def ready() -> str:
+        line = f"{both} build={build()}\n{_store_line(broker_configuration)}"
+        return f"{line}\nconsole {console.url}" if console else line
+
+    return serve(both, ready)
 
 
 def standalone_configurations(

@@ -15,7 +15,9 @@ What changes the cluster is a `Change`: its form is a struct too, `preview` retu
 and `apply` does it, and `changes` makes of it the page with the form, the JSON, and the lines of
 the audit log. It needs no template. A new feature is a new folder and a line in `app`.
 
-    app                          the routes of all features, and the server
+    server                       the socket
+     │
+    app                          the routes of all features
      │
     guard                        looks at each request first: site, session, headers
      │

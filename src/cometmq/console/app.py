@@ -1,15 +1,13 @@
-"""The application: the routes of all features, the guard before them, and the server."""
+"""The application: the routes of all features, and the guard before them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -39,14 +37,10 @@ from cometmq.console.pages import (
     status_of,
 )
 from cometmq.console.reads import Reads
-from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
-from cometmq.system.platforms import SYSTEM
 
 PAGE_S = 15.0
 """Seconds for a page, however slow the cluster is."""
-CONNECTIONS_MAX = 256
-STOP_S = 3
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -272,91 +266,3 @@ def check(options: Options) -> None:
         )
     if (options.certificate is None) != (options.key is None):
         raise ConfigError("expected both --certificate and --key, or neither of them")
-
-
-class _Server(uvicorn.Server):
-    """Ends the live figures first: they would last until their viewers go."""
-
-    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[str], None]):
-        super().__init__(config)
-        self._console, self._ready = console, ready
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and Ctrl-C, and exit with 0 then."""
-
-        def stop() -> None:
-            self.force_exit = self.should_exit  # by the second signal
-            self.should_exit = True
-
-        restore = SYSTEM.on_signals(asyncio.get_running_loop(), stop)
-        try:
-            yield
-        finally:
-            restore()
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            scheme = "https" if self.config.is_ssl else "http"
-            self._ready(f"{scheme}://{host_and_port(self.config.host, port)}/")
-
-    async def shutdown(self, sockets: Any = None) -> None:
-        await self._console.samples.close()
-        await super().shutdown(sockets)
-
-
-async def serve(admin: AdminClient, options: Options, ready: Callable[[str], None]) -> int:
-    """Serve the console until SIGTERM or Ctrl-C; return the exit code.
-
-    Args:
-        admin: the client of the cluster, which is started.
-        options: of the console.
-        ready: is called with the address when the console is served.
-
-    Raises:
-        ConfigError: an option cannot be used.
-    """
-    console = Console(admin, options)
-    config = uvicorn.Config(
-        console.app,
-        host=options.host,
-        port=options.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # they would let each visitor choose its address in the audit log
-        ws="none",
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=STOP_S,
-        ssl_certfile=options.certificate,
-        ssl_keyfile=options.key,
-    )
-    try:
-        config.load()
-    except OSError as error:  # of the files, or of what is in them
-        raise ConfigError(
-            f"{options.certificate}, {options.key}: {error}; expected a certificate and its key"
-            " without a password, PEM"
-        ) from None
-    with _listening(options) as listener:
-        server = _Server(config, console, ready)
-        await server.serve([listener])
-    return 0 if server.started else 1
-
-
-def _listening(options: Options) -> socket.socket:
-    """Return the socket to which visitors connect.
-
-    Raises:
-        ConfigError: the address or the port cannot be used.
-    """
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    try:
-        return socket.create_server((options.host, options.port), family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"{host_and_port(options.host, options.port)}: {error.strerror}; expected an address of"
-            " this machine and a free port: --host and --port choose others"
-        ) from None

@@ -63,6 +63,9 @@ def test_the_short_way_reads_plain_options() -> None:
         log_level="debug",
         host="0.0.0.0",
     )
+    assert parse(["standalone", "--console", "--console-port=0"]) == ServerOptions(
+        console=True, console_port=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,8 @@ def test_the_short_way_reads_plain_options() -> None:
         "broker --unknown 1",
         "broker extra",
         "broker -c=/f",
+        "broker --console",
+        "standalone --console=yes",
     ],
 )
 def test_the_short_way_leaves_anything_else_to_the_full_command_line(words: str) -> None:

@@ -6,6 +6,7 @@ file is read again when it changes, so a removed user is signed out at the next 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -23,8 +24,6 @@ PASSWORD_CHARS_MIN, PASSWORD_CHARS_MAX = 12, 256
 """NIST SP 800-63B asks for at least 8, and for no rules about letters and digits."""
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-_NO_USER = _HASHER.hash(os.urandom(16).hex())
-"""An unknown user takes as long as a wrong password."""
 
 
 class User(NamedTuple):
@@ -50,6 +49,7 @@ class Users:
         self._state = (0, 0, 0)
         self._users: dict[str, User] = {}
         self._read_changes()
+        _hash_of_nobody()  # an unknown user takes as long as a wrong password, the first one too
 
     def find(self, name: str) -> User | None:
         """Return the user of a name.
@@ -115,10 +115,16 @@ def role_of(text: str, where: str = "") -> Role:
 def is_password_of(user: User | None, password: str) -> bool:
     """Whether a user has this password; takes as long for a user that does not exist."""
     try:
-        _HASHER.verify(_NO_USER if user is None else user.hash, password)
+        _HASHER.verify(_hash_of_nobody() if user is None else user.hash, password)
     except (VerificationError, InvalidHashError):
         return False
     return user is not None
+
+
+@functools.cache
+def _hash_of_nobody() -> str:
+    """Return a hash that fits no password."""
+    return _HASHER.hash(os.urandom(16).hex())
 
 
 def add_user(path: Path, name: str, role: Role, password: str) -> None:

@@ -42,10 +42,10 @@ from cometmq.remoting.slices import Slices
 from support.brokers.pairs import SLAVE, running_pairs
 from support.checks.stopwatch import Stopwatch, slowness
 from support.checks.waiting import until
-from support.controllers.etcd_model import EtcdStore
+from support.controllers.etcd_model import EtcdStore, Link, ModelEtcd
 from support.controllers.memory_controllers import listening_controller
 from support.processes.collector import collecting, labels_of, points_of
-from support.wire.metrics_page import Scraped, http, scrape
+from support.wire.metrics_page import Scraped, http, readiness, scrape
 from tools.generate import pages
 
 TOPICS = 10_000
@@ -464,7 +464,15 @@ async def test_a_master_shows_its_slaves_and_a_slave_its_master(tmp_path: Path) 
         pages = [
             await scrape(broker.configuration[MetricsSettings].port) for broker in (master, slave)
         ]
+        ports = [broker.configuration[MetricsSettings].port for broker in (master, slave)]
+        states = [await readiness(port) for port in ports]
+        await master.stop()
+        async with asyncio.timeout(60):
+            while (alone := await readiness(ports[1])) == "ready":
+                await asyncio.sleep(0.01)
 
+    assert states == ["ready", "ready"]
+    assert alone == "the master sends nothing"
     (peer,) = (dict(of)["brokerIP"] for of in pages[0].series["cometmq_slave_in_sync"])
     assert pages[0].value("cometmq_slave_in_sync", brokerIP=peer, broker="pair") == 1
     assert pages[0].value("rocketmq_broker_commitlog_diff", brokerIP=peer) == 0
@@ -595,8 +603,15 @@ async def test_a_name_server_shows_its_brokers(tmp_path: Path) -> None:
 
 async def test_a_controller_shows_its_role_and_brokers() -> None:
     settings = MetricsSettings(exporter="PROM", port=0)
-    store, client = EtcdStore(time.monotonic), RemotingClient(name="broker")
-    async with asyncio.timeout(60), listening_controller(store, metrics=settings) as controller:
+    etcd, client = ModelEtcd(EtcdStore(time.monotonic)), RemotingClient(name="broker")
+    etcd.link = Link.NO_REQUEST
+    async with (
+        asyncio.timeout(60),
+        listening_controller(etcd, metrics=settings, lease_s=2) as controller,
+    ):
+        port = controller.configuration[MetricsSettings].port
+        without = await readiness(port)
+        etcd.link = Link.UP
         header = BrokerHeartbeatRequest(
             cluster_name="C", broker_name="b", broker_addr="10.0.0.1:10911", broker_id=1
         )
@@ -605,8 +620,10 @@ async def test_a_controller_shows_its_role_and_brokers() -> None:
         assert response.code == ResponseCode.SUCCESS
         while not controller.active.is_active:
             await asyncio.sleep(0.01)
-        found = await scrape(controller.configuration[MetricsSettings].port)
+        found, state = await scrape(port), await readiness(port)
     await client.close()
+
+    assert (state, without) == ("ready", "no controller of the group is active")
 
     assert found.value("role", group="cometmq", address=controller.address) == 3
     assert found.value("cometmq_controller_has_active") == 1

@@ -139,6 +139,7 @@ def assemble(
         producer_sessions.sessions,
         static_topics.brokers,
         pop,
+        registration,
     )
     registers = RegistrationFeature(core, registration, replication, name_servers)
     features = Features(

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cometmq.model.errors import ConfigError
+
 PROCESSES_MAX = 64
 PORT_MAX = 65_535
 
@@ -34,9 +36,14 @@ class ServerOptions(NamedTuple):
     print_config: bool = False
     log_level: str = "info"
     log_format: str | None = None
+    set: list[str] | None = None
 
     def settings(self, **more: object) -> dict[str, str]:
-        """Return the settings that the options are, and further ones, by RocketMQ's keys."""
+        """Return the settings that the options are, and further ones, by RocketMQ's keys.
+
+        Raises:
+            ConfigError: a value of ``--set`` has no key.
+        """
         values = {
             "bindAddress": self.host,
             "listenPort": self.port,
@@ -45,7 +52,13 @@ class ServerOptions(NamedTuple):
             "connectWhichBroker": self.broker,
             **more,
         }
-        return {key: str(value) for key, value in values.items() if value is not None}
+        texts = {key: str(value) for key, value in values.items() if value is not None}
+        for word in self.set or ():
+            key, equals, text = word.partition("=")
+            if not (key and equals):
+                raise ConfigError(f"--set {word}: expected KEY=VALUE, such as brokerName=broker-a")
+            texts[key] = text
+        return texts
 
 
 class Option(NamedTuple):
@@ -61,6 +74,8 @@ class Option(NamedTuple):
     bounds: tuple[int, int] | None = None
     metavar: str | None = None
     environment: str | None = None
+    repeats: bool = False
+    """Whether it may be given several times."""
 
     def read(self, text: str) -> Any:
         """Return the value that a text stands for.
@@ -122,6 +137,14 @@ CONFIG = Option(
 )
 COMMON = (
     CONFIG,
+    Option(
+        "set",
+        ("--set",),
+        "Set one setting by RocketMQ's key; it takes precedence over the file. May be repeated.",
+        "none",
+        metavar="KEY=VALUE",
+        repeats=True,
+    ),
     Option(
         "print_config",
         ("--print-config",),
@@ -207,7 +230,10 @@ def parse(arguments: list[str]) -> ServerOptions | None:
         if equals and not name.startswith("--"):
             return None
         try:
-            values[option.parameter] = option.read(value)
+            if option.repeats:
+                values.setdefault(option.parameter, []).append(option.read(value))
+            else:
+                values[option.parameter] = option.read(value)
         except ValueError:
             return None
     return ServerOptions(**values)

@@ -84,7 +84,11 @@ async def start_metrics(
         "group": configuration[ControllerSettings].controller_group,
         "peer_id": id_,
     }
-    return await start_exporter(configuration, labels, collect)
+
+    def unready() -> str:
+        return "" if active.active is not None else "no controller of the group is active"
+
+    return await start_exporter(configuration, labels, collect, unready)
 
 
 def _requests(page: Page, latencies: Latencies) -> None:

@@ -72,7 +72,8 @@ class MetricsSettings:
     exporter: str = setting(
         DISABLED, key="metricsExporterType", choices=(DISABLED, PROMETHEUS, OTLP, LOG)
     )
-    """``PROM`` serves metrics for Prometheus at ``/metrics``, ``OTLP_GRPC`` sends them to an
+    """``PROM`` serves metrics for Prometheus at ``/metrics``, and the state of the server at
+    ``/live`` and ``/ready``; ``OTLP_GRPC`` sends them to an
     OpenTelemetry collector, ``LOG`` logs them.
     """
 

@@ -1,4 +1,8 @@
-"""The HTTP endpoint that Prometheus reads: ``GET /metrics``, one request per connection.
+"""The HTTP endpoint of a server, one request per connection.
+
+    /metrics    the metrics, for Prometheus
+    /live       200 while the event loop responds
+    /ready      200 if the server does what it is there for, else 503 with the reason
 
 It serves trusted readers on one machine or network, without TLS and accounts. It has bounds so that
 others cannot harm the server with it: connections, the size and time of a request, and the time of
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.metrics.config import MetricsSettings
@@ -21,6 +26,9 @@ from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
+Unready = Callable[[], str]
+"""Returns why a server is not ready; empty if it is."""
+
 CONNECTIONS_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 8 * 1024
 REQUEST_S: Final = 5.0
@@ -28,6 +36,8 @@ REQUEST_S: Final = 5.0
 RESPONSE_S: Final = 30.0
 """The time to collect a page, and the time that a client has to read it."""
 PATH: Final = "/metrics"
+LIVE, READY = b"/live", b"/ready"
+TEXT: Final = "Content-Type: text/plain; charset=utf-8\r\n"
 
 
 class MetricsEndpoint:
@@ -37,12 +47,20 @@ class MetricsEndpoint:
         settings: where, and the limits of a page.
         labels: the labels of every metric beside those of the settings.
         collect: fills a page.
+        unready: returns why the server is not ready; empty if it is.
     """
 
-    def __init__(self, settings: MetricsSettings, labels: dict[str, str], collect: Collect) -> None:
+    def __init__(
+        self,
+        settings: MetricsSettings,
+        labels: dict[str, str],
+        collect: Collect,
+        unready: Unready = lambda: "",
+    ) -> None:
         self._settings = settings
         self._labels = labels | settings.labels
         self._collect = collect
+        self._unready = unready
         self._collecting = asyncio.Lock()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -110,12 +128,20 @@ class MetricsEndpoint:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             await _respond(writer, "400 Bad Request")
-        elif words[0] not in (b"GET", b"HEAD"):
+            return
+        if words[0] not in (b"GET", b"HEAD"):
             await _respond(writer, "405 Method Not Allowed", None, "Allow: GET, HEAD\r\n")
-        elif words[1].split(b"?", 1)[0] != PATH.encode():
-            await _respond(writer, "404 Not Found")
+            return
+        path, is_head = words[1].split(b"?", 1)[0], words[0] == b"HEAD"
+        if path == PATH.encode():
+            await self._respond_with_page(writer, is_head=is_head)
+        elif path in (LIVE, READY):
+            reason = self._unready() if path == READY else ""
+            status = "503 Service Unavailable" if reason else "200 OK"
+            body = [f"{reason or path[1:].decode()}\n".encode()]
+            await _respond(writer, status, body, TEXT, is_head=is_head)
         else:
-            await self._respond_with_page(writer, is_head=words[0] == b"HEAD")
+            await _respond(writer, "404 Not Found")
 
     async def _respond_with_page(self, writer: asyncio.StreamWriter, *, is_head: bool) -> None:
         try:
@@ -146,7 +172,7 @@ async def _respond(
 ) -> None:
     if body is None:
         body = [f"{status[4:]}\n".encode()]
-        headers += "Content-Type: text/plain; charset=utf-8\r\n"
+        headers += TEXT
     size_bytes = sum(map(len, body))
     writer.write(
         f"HTTP/1.1 {status}\r\n{headers}Content-Length: {size_bytes}\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.metrics.config import LOG, OTLP, MetricsSettings
@@ -20,9 +21,18 @@ class Exporter(Protocol):
 
 
 async def start_exporter(
-    configuration: Configuration, labels: dict[str, str], collect: Collect
+    configuration: Configuration,
+    labels: dict[str, str],
+    collect: Collect,
+    unready: Callable[[], str] = lambda: "",
 ) -> Exporter:
     """Start what shows the metrics of a server; put the port of an endpoint into the settings.
+
+    Args:
+        configuration: of the server.
+        labels: the labels of every metric beside those of the settings.
+        collect: fills a page.
+        unready: returns why the server is not ready, for the endpoint; empty if it is.
 
     Raises:
         ConfigError: the endpoint's address cannot be bound, or a package is not installed.
@@ -40,7 +50,7 @@ async def start_exporter(
     else:
         from cometmq.metrics.endpoint import MetricsEndpoint
 
-        endpoint = MetricsEndpoint(settings, labels, collect)
+        endpoint = MetricsEndpoint(settings, labels, collect, unready)
         await endpoint.start()
         if settings.port == 0:
             configuration.set({"metricsPromExporterPort": str(endpoint.port)})

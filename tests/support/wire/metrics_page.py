@@ -88,6 +88,14 @@ async def http(port: int, request: bytes) -> tuple[str, bytes]:
     return head.decode(), body
 
 
+async def readiness(port: int) -> str:
+    """Return ``ready``, or why a server is not."""
+    head, body = await http(port, b"GET /ready HTTP/1.1\r\n\r\n")
+    text = body.decode().strip()
+    assert head.startswith("HTTP/1.1 200 OK" if text == "ready" else "HTTP/1.1 503 "), head
+    return text
+
+
 async def scrape(port: int) -> Scraped:
     """Return the metrics of a server."""
     head, body = await http(port, b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")

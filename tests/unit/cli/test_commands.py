@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import typer.main
 from typer.testing import CliRunner
 
 import cometmq
+from cometmq.broker.config import BrokerSettings
 from cometmq.cli import build, event_loop
 from cometmq.cli.commands import app
+from cometmq.cli.configurations import broker_configuration
 from cometmq.cli.server_options import ServerOptions, parse
+from cometmq.model.errors import ConfigError
 from support.runner.build import compiled_modules
 
 ROOT = typer.main.get_command(app)
@@ -52,6 +56,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
 def test_the_short_way_reads_plain_options() -> None:
     words = (
         "broker --processes 4 --port 0 --store=/s -n a:1;b:2 -c /f --log-level debug --host 0.0.0.0"
+        " --set brokerName=b --set=brokerIP1="
     )
 
     assert parse(words.split()) == ServerOptions(
@@ -62,10 +67,36 @@ def test_the_short_way_reads_plain_options() -> None:
         config=Path("/f"),
         log_level="debug",
         host="0.0.0.0",
+        set=["brokerName=b", "brokerIP1="],
     )
     assert parse(["standalone", "--console", "--console-port=0"]) == ServerOptions(
         console=True, console_port=0
     )
+
+
+def test_a_setting_of_the_command_line_takes_precedence_over_file_and_option(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=of-the-file\nbrokerIP1=192.0.2.1\n")
+    options = ServerOptions(config=file, port=1, set=["brokerName=a=b", "listenPort=2"])
+    settings = broker_configuration(options)[BrokerSettings]
+
+    assert (settings.broker_name, settings.listen_port) == ("a=b", 2)
+    assert settings.broker_ip1 == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("brokerName", "--set brokerName: expected KEY=VALUE"),
+        ("=b", "--set =b: expected KEY=VALUE"),
+        ("brokerNmae=b", "command line: there is no setting 'brokerNmae'; did you mean brokerName"),
+    ],
+)
+def test_a_setting_of_the_command_line_that_is_wrong_is_named(word: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        broker_configuration(ServerOptions(set=[word]))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,10 @@ async def test_a_page_has_the_labels_of_server_and_settings() -> None:
     [
         (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", "200 OK"),
         (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
+        (b"GET /live HTTP/1.1\r\n\r\n", "200 OK"),
+        (b"HEAD /ready?x=1 HTTP/1.1\r\n\r\n", "200 OK"),
         (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /ready/ HTTP/1.1\r\n\r\n", "404 Not Found"),
         (b"GET /metrics/../../etc/passwd HTTP/1.1\r\n\r\n", "404 Not Found"),
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n", "405 Method Not Allowed"),
         (b"GET /metrics\r\n\r\n", "400 Bad Request"),
@@ -62,6 +65,25 @@ async def test_a_request_gets_its_status(request_: bytes, status: str) -> None:
             assert head.startswith(f"HTTP/1.1 {status}\r\n")
             assert (body == b"") == request_.startswith(b"HEAD")
         assert (await scrape(running.port)).value("one") == 1
+
+
+async def test_a_server_that_is_not_ready_says_why_and_lives() -> None:
+    settings, reasons = MetricsSettings(exporter="PROM", port=0), ["no disk", ""]
+    running = MetricsEndpoint(settings, {}, one, lambda: reasons.pop(0))
+    await running.start()
+    try:
+        heads, bodies = zip(
+            *[
+                await http(running.port, f"GET /{path} HTTP/1.1\r\n\r\n".encode())
+                for path in ("live", "ready", "ready")
+            ],
+            strict=True,
+        )
+    finally:
+        await running.stop()
+
+    assert [head.split(" ")[1] for head in heads] == ["200", "503", "200"]
+    assert bodies == (b"live\n", b"no disk\n", b"ready\n")
 
 
 async def test_slow_clients_are_bounded_in_number_and_time(

@@ -202,6 +202,8 @@ class ElectedRole:
         """The epoch of the role; `NO_EPOCH` before the first decision."""
         self._known = (NO_EPOCH, 0)
         """The newest decision: its master epoch, and the epoch of its in-sync set."""
+        self._in_sync: BrokerIds = frozenset()
+        """The in-sync set of the newest decision."""
         self._stopped_cleanly = True
         """Whether the process before stopped cleanly, as this one has said."""
         self._ha_address_lookup: asyncio.Task[None] | None = None
@@ -234,6 +236,11 @@ class ElectedRole:
     def epochs(self) -> list[Epoch]:
         """The epochs of the log, the oldest first."""
         return self._epochs.epochs
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether this broker is in the in-sync set of the newest decision."""
+        return self._id in self._in_sync
 
     @property
     def log_end(self) -> int:
@@ -329,6 +336,7 @@ class ElectedRole:
         await self._check_epochs(decision, known)
         self._check_process(decision)
         self._known = max(self._known, decision.epochs)
+        self._in_sync = decision.in_sync
         self.replication.fence(None)
         if decision.master_id == self._id:
             await self._lead(decision)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup
 from cometmq.broker.stats.runtime_info import EXPORTED, RuntimeInfo
+from cometmq.broker.stats.sources import MASTER_SILENT_S
 from cometmq.metrics.page import OTHER, Metric, Number, Page
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.command import OUR_VERSION
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 MEMBERS_SHOWN_MAX: Final = 20
 """How many members of a group the labels of its size name."""
-MASTER_SILENT_S: Final = 20.0
-"""A master that a slave has not heard for so long is gone: it sends every 5 seconds."""
 CLUSTERING: Final = "1"
 """The number of RocketMQ's message model. Groups that broadcast have no lag on a broker."""
 

@@ -400,7 +400,7 @@ async def start_metrics(sources: Sources, address: str) -> Exporter:
         "node_id": settings.broker_name,
     }
     collect = BrokerMetrics(sources, address).collect
-    return await start_exporter(sources.core.configuration, labels, collect)
+    return await start_exporter(sources.core.configuration, labels, collect, sources.unready)
 
 
 def _behind(store: MessageStore) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cometmq.broker.failover.elected_role import ElectedRole
     from cometmq.broker.pop.feature import PopFeature
     from cometmq.broker.producer_sessions.sessions import ProducerSessions, SessionUsage
+    from cometmq.broker.registration.name_servers import Registration
     from cometmq.broker.replication.master import Master
     from cometmq.broker.replication.slave import LogCopy
     from cometmq.broker.static_topics.brokers import ItemBrokers
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from cometmq.broker.timers.feature import TimersFeature
     from cometmq.broker.transactions.half_queue import HalfQueue
     from cometmq.remoting.features import Deferred
+
+
+MASTER_SILENT_S: Final = 20.0
+"""A master that a slave has not heard for so long is gone: it sends every 5 seconds."""
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -37,6 +42,7 @@ class Sources(msgspec.Struct, frozen=True):
     producer_sessions: Deferred[ProducerSessions]
     item_brokers: ItemBrokers
     pop: PopFeature
+    registration: Registration
 
     def lags(self) -> GroupLags:
         """Make what returns the lags of groups."""
@@ -62,6 +68,27 @@ class Sources(msgspec.Struct, frozen=True):
         )
         made.pop = self.pop.figures
         return made
+
+    def unready(self) -> str:
+        """Return why this broker does not do what its role demands; empty if it does.
+
+        A master accepts sends. A slave copies the log, and with a controller it may be elected.
+        """
+        if refusal := self._refusal():
+            return refusal
+        if not self.registration.known:
+            return "no name server knows this broker"
+        if not self.core.role.is_slave:
+            return "" if self.core.role.in_force.is_set() else "the role is not in force yet"
+        if not self.log_copy.get().hears_master(MASTER_SILENT_S):
+            return "the master sends nothing"
+        if self.elected is None or self.elected.is_in_sync or self._is_learner:
+            return ""
+        return "this slave is not in the in-sync set"
+
+    @property
+    def _is_learner(self) -> bool:
+        return self.core.settings().async_learner
 
     def _session_usage(self) -> SessionUsage | None:
         sessions = self.producer_sessions.made()

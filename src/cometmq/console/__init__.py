@@ -26,6 +26,7 @@ the audit log. It needs no template. A new feature is a new folder and a line in
     openapi
      │
     changes · forms              `Change`: from a form to a preview and a result
+    live · charts                `Live`: parts of pages as server-sent events; lines over time
      │
     access                       users, sessions, sign-in, the audit log
      │

@@ -23,8 +23,10 @@ from cometmq.console.access.audit import AuditLog
 from cometmq.console.access.sign_in import RefusedError, SignIns
 from cometmq.console.access.users import Users
 from cometmq.console.changes import Change, Changes
+from cometmq.console.charts import HEIGHT, WIDTH
 from cometmq.console.forms import described
 from cometmq.console.guard import Guard, is_loopback_address
+from cometmq.console.live import Stream, Streams
 from cometmq.console.openapi import schema_of
 from cometmq.console.pages import (
     Page,
@@ -88,7 +90,10 @@ class Console:
         self.samples = overview.Samples(reads)
         self._templates = environment()
         overview.prepare(self._templates)
-        self._templates.globals["described"] = described
+        self._templates.globals |= {
+            "described": described, "chart_width": WIDTH, "chart_height": HEIGHT,
+        }  # fmt: skip
+        self.streams = Streams(self._templates, self.check_role, self.reads_of)
         self.pages: tuple[Page, ...] = (
             *overview.pages(self.samples),
             *topics.PAGES,
@@ -119,17 +124,17 @@ class Console:
         return SignIns(Users(options.users), self._audit, self._templates, self._roles)
 
     def _routes(self) -> list[Route | Mount]:
-        events = overview.Events(self.samples, self._templates)
         static = StaticFiles(directory=Path(__file__).parent / "static")
         made: list[Route | Mount] = [
             Mount("/static", static),
-            Route(overview.EVENTS, events, methods=["GET"]),
             Route("/api/openapi.json", self._schema(), methods=["GET"]),
             *(self.sign_ins.routes if self.sign_ins else ()),
         ]
         for page in self.pages:
             made.append(Route(page.path, self._html(page), methods=["GET"]))
             made.append(Route(page.api, self._json(page), methods=["GET"]))
+        for live in (*overview.live(self.samples),):
+            made.append(Route(live.path, Stream(live, self.streams), methods=["GET"]))
         return [*made, *Changes(self.changes, self, self._audit).routes]
 
     @contextlib.asynccontextmanager

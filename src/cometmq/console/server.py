@@ -126,7 +126,7 @@ class _Uvicorn(uvicorn.Server):
             self.ready.set()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        await self._console.samples.close()
+        self._console.streams.close()
         await super().shutdown(sockets)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
+from typing import Any
 
 from jinja2 import Environment
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
-from cometmq.console.overview.charts import HEIGHT, WIDTH, Chart, chart_of
-from cometmq.console.overview.samples import KEPT, Overview, Samples, TooManyViewersError
+from cometmq.console.charts import Chart, chart_of
+from cometmq.console.live import Live
+from cometmq.console.overview.samples import Overview, Samples
 from cometmq.console.pages import Page, Query
 from cometmq.console.reads import Reads
 
 EVENTS = "/overview/events"
-SAMPLES_MAX = 120
-"""Ten minutes."""
 
 
 class OverviewQuery(Query):
@@ -32,52 +31,27 @@ def pages(samples: Samples) -> tuple[Page, ...]:
     return (Page("/", "Overview", template, OverviewQuery, Overview, overview, is_tab=True),)
 
 
+def live(samples: Samples) -> tuple[Live, ...]:
+    """Return the live part of the page: each sample is one event."""
+
+    def events(_reads: Reads, _query: OverviewQuery) -> AbstractAsyncContextManager[Any]:
+        return samples.viewer()
+
+    return (Live(EVENTS, "overview/live.html", OverviewQuery, events),)
+
+
 def prepare(templates: Environment) -> None:
     """Give the templates what this feature needs."""
-    templates.globals |= {
-        "charts_of": charts_of, "events": EVENTS, "chart_width": WIDTH, "chart_height": HEIGHT,
-    }  # fmt: skip
+    templates.globals |= {"charts_of": charts_of, "events": EVENTS}
 
 
 def charts_of(overview: Overview) -> list[Chart]:
     """Return the charts of the page."""
     history = overview.history
     return [
-        chart_of("Messages stored per second", [each.in_per_s for each in history], KEPT),
-        chart_of(
-            "Messages sent to consumers per second", [each.out_per_s for each in history], KEPT
-        ),
+        chart_of(title, [(each.time_ms, rate_of(each)) for each in history], "{:,.1f}/s".format)
+        for title, rate_of in (
+            ("Messages stored per second", attrgetter("in_per_s")),
+            ("Messages sent to consumers per second", attrgetter("out_per_s")),
+        )
     ]
-
-
-class Events:
-    """The live part of the page, as an application of ASGI: each sample is one event.
-
-    Args:
-        samples: what is sent.
-        templates: with the live part.
-    """
-
-    def __init__(self, samples: Samples, templates: Environment) -> None:
-        self._samples = samples
-        self._template = templates.get_template("overview/live.html")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond until the viewer goes, or `SAMPLES_MAX` were sent: the browser asks again."""
-        response: Response
-        try:
-            async with self._samples.viewer() as samples:
-                response = StreamingResponse(self._events(samples), media_type="text/event-stream")
-                await response(scope, receive, send)
-        except TooManyViewersError as error:
-            response = PlainTextResponse(str(error), 503, {"Retry-After": "60"})
-            await response(scope, receive, send)
-
-    async def _events(self, samples: AsyncIterator[Overview]) -> AsyncIterator[str]:
-        sent = 0
-        async for each in samples:
-            content = self._template.render(data=each)
-            yield "".join(f"data: {line}\n" for line in content.splitlines()) + "\n"
-            sent += 1
-            if sent == SAMPLES_MAX:  # so that a session that has ended gets no more
-                return

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
+from cometmq.console.live import Viewers
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError
 from cometmq.model.nouns import counted
@@ -66,10 +67,6 @@ class Overview(msgspec.Struct):
     history: list[Point] = msgspec.field(default_factory=list)
 
 
-class TooManyViewersError(CometError):
-    """As many viewers as allowed have the live figures."""
-
-
 class Samples:
     """The newest sample, and the points of those before it.
 
@@ -85,8 +82,7 @@ class Samples:
         self._newest = Overview()
         self._arrival = asyncio.Condition()
         self._taken = 0
-        self._viewers = 0
-        self._is_closed = False
+        self._viewers = Viewers(VIEWERS_MAX)
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
@@ -126,32 +122,16 @@ class Samples:
         Raises:
             TooManyViewersError: there are `VIEWERS_MAX` already.
         """
-        if self._viewers >= VIEWERS_MAX:
-            raise TooManyViewersError(
-                f"{VIEWERS_MAX} viewers have the live figures, expected fewer: close one, or reload"
-                " the page instead"
-            )
-        self._viewers += 1
-        try:
+        with self._viewers.one():
             yield self._samples()
-        finally:
-            self._viewers -= 1
 
     async def _samples(self) -> AsyncIterator[Overview]:
         seen = 0
         while True:
             async with self._arrival:
-                await self._arrival.wait_for(lambda: self._is_closed or self._taken > seen)  # noqa: B023
-            if self._is_closed:
-                return
+                await self._arrival.wait_for(lambda: self._taken > seen)  # noqa: B023
             seen = self._taken
             yield self._newest
-
-    async def close(self) -> None:
-        """End the samples of all viewers."""
-        self._is_closed = True
-        async with self._arrival:
-            self._arrival.notify_all()
 
     async def _figures_of(self, broker: RegisteredBroker) -> dict[str, str]:
         return await self._reads.admin.broker_runtime_info(broker.address)

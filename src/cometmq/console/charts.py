@@ -1,0 +1,53 @@
+"""A line chart as the points of SVG polylines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 600, 120
+"""The units of the drawing; the page scales it."""
+SPAN_MS = 1_800_000
+"""Half an hour."""
+
+
+class Chart(NamedTuple):
+    """A line over the last half hour, with the newest value at the right."""
+
+    title: str
+    lines: list[str]
+    """Several if values are missing between them."""
+    lowest: str
+    highest: str
+    newest: str
+
+
+def chart_of(
+    title: str,
+    points: Sequence[tuple[int, float]],
+    show: Callable[[float], str],
+    gap_ms: int = SPAN_MS,
+) -> Chart:
+    """Return a chart.
+
+    Args:
+        title: what it shows.
+        points: times in ms since 1970 and values, the oldest first.
+        show: returns a value as a text.
+        gap_ms: the line is broken between two points that are farther apart.
+    """
+    end = points[-1][0] if points else 0
+    shown = [each for each in points if each[0] > end - SPAN_MS]
+    values = [value for _, value in shown] or [0.0]
+    top = max(values) or 1.0
+    lines: list[list[str]] = []
+    before = -gap_ms
+    for time_ms, value in shown:
+        x = WIDTH - (end - time_ms) * WIDTH / SPAN_MS
+        y = HEIGHT - value * HEIGHT / top
+        if not lines or time_ms - before > gap_ms:
+            lines.append([f"{x - 1:.1f},{y:.1f}"])  # so that a single point is seen
+        lines[-1].append(f"{x:.1f},{y:.1f}")
+        before = time_ms
+    texts = (show(each) for each in (min(values), max(values), values[-1]))
+    return Chart(title, [" ".join(each) for each in lines], *texts)

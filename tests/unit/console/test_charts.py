@@ -1,0 +1,24 @@
+"""Charts as polylines."""
+
+from __future__ import annotations
+
+from cometmq.console.charts import SPAN_MS, Chart, chart_of
+
+MINUTE = 60_000
+
+
+def test_the_newest_value_is_at_the_right_and_the_highest_at_the_top() -> None:
+    points = [(0, 9.0), (SPAN_MS, 0.0), (SPAN_MS + 15 * MINUTE, 5.0), (2 * SPAN_MS, 10.0)]
+    chart = chart_of("sends", points, str)  # the first two are too old
+    assert chart == Chart("sends", ["299.0,60.0 300.0,60.0 600.0,0.0"], "5.0", "10.0", "10.0")
+
+
+def test_a_line_is_broken_where_values_are_missing() -> None:
+    points = [(0, 1.0), (MINUTE, 1.0), (4 * MINUTE, 1.0)]
+    chart = chart_of("lag", points, str, gap_ms=2 * MINUTE)
+    assert chart.lines == ["519.0,0.0 520.0,0.0 540.0,0.0", "599.0,0.0 600.0,0.0"]
+
+
+def test_a_chart_without_values_or_with_zeros_only_is_flat() -> None:
+    assert chart_of("sends", [], str) == Chart("sends", [], "0.0", "0.0", "0.0")
+    assert chart_of("sends", [(5, 0.0)], str).lines == ["599.0,120.0 600.0,120.0"]

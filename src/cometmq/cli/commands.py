@@ -11,6 +11,7 @@ import typer
 
 from cometmq.cli import options, server_options
 from cometmq.cli.admin.app import app as admin_app
+from cometmq.cli.bench.app import app as bench_app
 from cometmq.cli.server_options import ServerCommand, ServerOptions
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ store_app = typer.Typer(
 )
 app.add_typer(store_app, name="store")
 app.add_typer(admin_app, name="admin")
+app.add_typer(bench_app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

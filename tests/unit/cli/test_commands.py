@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import cometmq
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli import build, event_loop
+from cometmq.cli.bench.app import HELP
 from cometmq.cli.commands import app
 from cometmq.cli.configurations import broker_configuration
 from cometmq.cli.server_options import ServerOptions, parse
@@ -40,6 +41,7 @@ def test_the_commands_are_all_there() -> None:
     assert {name for name in COMMANDS if not name.startswith("admin ")} == {
         "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
         "demo", "doctor", "console", "console-user", "mqadmin", "pipeline",
+        *(f"bench {kind}" for kind in (*HELP, "compare")),
         "store list", "store show", "store verify", "store backup", "store restore",
     }  # fmt: skip
 

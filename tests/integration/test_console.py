@@ -61,6 +61,7 @@ def _fill(name_servers: str) -> None:
         for number in range(TOPICS):
             admin.create_topic(f"many-{number:02}", queues=1)
         admin.create_topic("orders", queues=2)
+        admin.create_static_topic("parts", 2)
     with blocking.Producer(name_servers, group="shop") as producer:
         for number in range(10):
             body = json.dumps({"order": number, "name": HOSTILE}).encode()
@@ -125,10 +126,13 @@ async def test_each_page_has_the_same_as_html_and_as_json(admin: AdminClient) ->
         },
         "/dead-letters/group": {"group": "ledger"},
         "/cluster/broker": {"address": broker},
+        "/settings/server": {"address": broker},
+        "/topics/static/topic": {"topic": "parts"},
     }  # fmt: skip
     async with visitor(console) as visits:
         schema = (await visits.get("/api/openapi.json")).json()
-        assert {page.api for page in console.pages} == schema["paths"].keys()
+        apis = {each.api for each in (*console.pages, *console.changes)}
+        assert apis == schema["paths"].keys()
         for page in console.pages:
             query = parameters.get(page.path, {})
             operation = schema["paths"][page.api]["get"]
@@ -143,6 +147,9 @@ async def test_each_page_has_the_same_as_html_and_as_json(admin: AdminClient) ->
             policy = as_html.headers["content-security-policy"]
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
+        for change in console.changes:
+            form = await visits.get(change.path)
+            assert (form.status_code, f'action="{change.path}"' in form.text) == (200, True)
 
 
 async def test_topics_are_searched_and_paged(visits: httpx.AsyncClient) -> None:

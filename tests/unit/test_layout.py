@@ -258,7 +258,6 @@ NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
     "descend_resolver": "PyYAML calls it",
     "encode_command": "deploy/healthcheck.py calls it",
-    "field_texts": "tools/generate calls it",
     "get_buffer": "asyncio calls it",
     "ignore_aliases": "PyYAML calls it",
 }

@@ -14,6 +14,8 @@ from cometmq.model.errors import ConfigError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from cometmq.client import AdminClient
+    from cometmq.console.doctor import Finding
     from cometmq.console.server import Options, Server
 
 
@@ -40,6 +42,17 @@ def serve(name_servers: str, client_config: Path | None, **options: Any) -> int:
 
     server, _ = _loaded()
     return run(_serve(server.Options(**options), name_servers, client_config))
+
+
+async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
+    """Run the checks of ``cometmq doctor`` for the console; each may take that many seconds."""
+    from cometmq.cli.doctor.cluster_checks import examine
+    from cometmq.console.doctor import Finding
+
+    return [
+        Finding(**(each._asdict() | {"level": each.level.value}))
+        for each in await examine(admin, timeout_s)
+    ]
 
 
 async def _serve(options: Options, name_servers: str, client_config: Path | None) -> int:
@@ -69,7 +82,7 @@ async def opened(
         ClientInstance(name_servers, settings=connection_settings(client_config)) as instance,
         AdminClient(instance=instance) as admin,
     ):
-        yield Server(admin, options)
+        yield Server(admin, options._replace(examine=examine))
 
 
 class ConsoleOfServer:

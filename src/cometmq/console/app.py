@@ -17,7 +17,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from cometmq.client import AdminClient
-from cometmq.console import cluster, dead_letters, groups, messages, overview, topics
+from cometmq.console import (
+    accounts,
+    cluster,
+    dead_letters,
+    doctor,
+    groups,
+    messages,
+    overview,
+    settings,
+    static_topics,
+    topics,
+)
 from cometmq.console.access import audit_page
 from cometmq.console.access.audit import AuditLog
 from cometmq.console.access.sign_in import RefusedError, SignIns
@@ -59,6 +70,8 @@ class Options(NamedTuple):
     """Whether changes are refused, whatever the role."""
     certificate: Path | None = None
     key: Path | None = None
+    examine: doctor.Examine | None = None
+    """Runs the checks of the page Doctor; None for no such page."""
 
 
 class Console:
@@ -88,6 +101,7 @@ class Console:
         self._audit = AuditLog(audit_path)
         reads = Reads(admin)
         self.samples = overview.Samples(reads)
+        self._doctor = doctor.Doctor(admin, options.examine) if options.examine else None
         self._templates = environment()
         overview.prepare(self._templates)
         self._templates.globals |= {
@@ -97,14 +111,28 @@ class Console:
         self.pages: tuple[Page, ...] = (
             *overview.pages(self.samples),
             *topics.PAGES,
+            *static_topics.PAGES,
             *groups.PAGES,
             *messages.PAGES,
             *dead_letters.PAGES,
             *cluster.PAGES,
+            *settings.PAGES,
+            *accounts.PAGES,
+            *(self._doctor.pages if self._doctor else ()),
             *audit_page.pages(self._audit),
             *more,
         )
-        self.changes: tuple[Change, ...] = () if options.read_only else tuple(more_changes)
+        self.changes: tuple[Change, ...] = (
+            ()
+            if options.read_only
+            else (
+                *static_topics.CHANGES,
+                *cluster.CHANGES,
+                *settings.CHANGES,
+                *accounts.CHANGES,
+                *more_changes,
+            )
+        )
         self._roles = {each.path: each.role for each in self.pages}
         self._roles |= {each.path: each.role for each in self.changes}
         self._tabs = [page for page in self.pages if page.is_tab]
@@ -145,6 +173,8 @@ class Console:
         finally:
             sampling.cancel()
             await asyncio.wait([sampling])
+            if self._doctor is not None:
+                await self._doctor.close()
 
     def _html(self, page: Page) -> Endpoint:
         async def respond(request: Request) -> Response:

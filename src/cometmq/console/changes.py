@@ -280,8 +280,8 @@ def _defaults(kind: type[Form]) -> dict[str, str]:
 
 
 def _digest(form: Form) -> str:
-    """Return what tells a form that was previewed from others."""
-    return hashlib.sha256(msgspec.json.encode(form)).hexdigest()
+    """Return what tells a form that was previewed from others; a secret is no part of it."""
+    return hashlib.sha256(msgspec.json.encode(values_of(form))).hexdigest()
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -19,6 +19,7 @@ from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted
 from cometmq.model.quantities import duration, size
+from cometmq.protocol.bodies.route import RegisteredBroker
 from cometmq.system.log_format import printable, printable_lines
 
 T = TypeVar("T")
@@ -79,6 +80,18 @@ def status_of(error: CometError) -> tuple[int, str]:
     if isinstance(error, ConfigError):
         return 400, str(error)
     return 504 if isinstance(error, TooSlowError) else 502, str(error)
+
+
+async def registered(reads: Reads, address: str) -> RegisteredBroker:
+    """Return the broker with an address; the console connects to no other one.
+
+    Raises:
+        NotFoundError: no broker is registered with it.
+    """
+    for each in await reads.brokers():
+        if each.address == address:
+            return each
+    raise NotFoundError(f"no broker {address} is registered")
 
 
 class Paging(msgspec.Struct):

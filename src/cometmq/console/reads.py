@@ -26,6 +26,10 @@ APPLICATION = "application"
 """The type of the topics of applications."""
 BROKERS_MAX = 256
 """Brokers that pages show."""
+CONTROLLERS_S = 60.0
+"""For how long the addresses of controllers are kept: some brokers are asked for their settings."""
+CONTROLLER_SETS_MAX = 16
+"""Broker names of which one broker is asked for its controllers."""
 
 
 class Kept(Generic[T]):
@@ -59,6 +63,7 @@ class Reads:
         self._topics = Kept(self._read_topics, LIST_S)
         self._brokers = Kept(self._read_brokers, LIST_S)
         self._groups = Kept(self._read_groups, GROUPS_S)
+        self._controllers = Kept(self._read_controllers, CONTROLLERS_S)
 
     async def topics(self) -> dict[str, str]:
         """Return the names of all topics in order, each with its type: ``application``, ``retry``,
@@ -76,6 +81,10 @@ class Reads:
     async def groups(self) -> tuple[list[str], list[str]]:
         """Return the names of all groups in order, and an error for each master without them."""
         return await self._groups.get()
+
+    async def controllers(self) -> list[str]:
+        """Return the addresses of the controllers that brokers name, in order."""
+        return await self._controllers.get()
 
     async def each(
         self, items: Iterable[A], read: Callable[[A], Awaitable[T]]
@@ -115,6 +124,20 @@ class Reads:
             else:
                 names.update(found)
         return sorted(names), errors
+
+    async def _read_controllers(self) -> list[str]:
+        by_name = {each.name: each for each in reversed(await self.brokers())}
+        asked = list(by_name.values())[-CONTROLLER_SETS_MAX:]
+
+        async def named_by(broker: RegisteredBroker) -> list[str]:
+            settings = await self.admin.broker_config(broker.address)
+            if settings.get("enableControllerMode") != "true":
+                return []
+            return settings.get("controllerAddr", "").split(";")
+
+        found = await self.each(asked, named_by)
+        lists = [each for each in found if not isinstance(each, CometError)]
+        return sorted({address.strip() for each in lists for address in each if address.strip()})
 
 
 def _type(name: str) -> str:

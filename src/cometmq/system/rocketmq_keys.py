@@ -62,3 +62,15 @@ SECRET_KEYS = frozenset(
     )
 )
 """Keys whose values are never shown: they contain passwords or tokens."""
+
+_SECRET_WORDS = ("secret", "password", "credential", "token")
+
+
+def is_secret_key(key: str) -> bool:
+    """Return whether the value of a setting must not be shown."""
+    return key in SECRET_KEYS or any(word in key.lower() for word in _SECRET_WORDS)
+
+
+def shown_setting(key: str, value: str) -> str:
+    """Return the value of a setting of a server, or stars if it is a secret."""
+    return "***" if value and is_secret_key(key) else value

@@ -13,7 +13,13 @@ from cometmq.controller.app import SETTINGS as CONTROLLER
 from cometmq.namesrv.app import SETTINGS as NAMESRV
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, CONTROLLER_KEYS, NAMESRV_KEYS, Keys
+from cometmq.system.rocketmq_keys import (
+    BROKER_KEYS,
+    CONTROLLER_KEYS,
+    NAMESRV_KEYS,
+    Keys,
+    shown_setting,
+)
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "mqadmin"
 SERVERS = {
@@ -140,3 +146,17 @@ def test_secrets_without_effect_are_never_shown(tmp_path: Path) -> None:
     assert "hunter" not in configuration.render() + configuration.render_with_origins()
     assert "socksProxyConfig=********" in configuration.render()
     assert "\nsocksProxyConfig={}\n" in load(BROKER, known_keys=BROKER_KEYS).render()
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["initAuthenticationUser", "innerClientAuthenticationCredentials", "tls.server.keyPassword",
+     "metricsGrpcExporterHeader", "secretKey", "controllerStoreToken"],
+)  # fmt: skip
+def test_secrets_of_other_servers_are_shown_as_stars(key: str) -> None:
+    assert shown_setting(key, '{"password":"hush"}') == "***"
+    assert shown_setting(key, "") == ""
+
+
+def test_other_settings_are_shown() -> None:
+    assert shown_setting("brokerName", "broker-a") == "broker-a"

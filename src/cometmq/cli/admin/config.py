@@ -12,17 +12,9 @@ from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.bodies.route import RegisteredBroker
+from cometmq.system.rocketmq_keys import shown_setting
 
 app = Commands("Settings of running brokers: show, compare and change them.")
-
-SECRETS = ("secret", "password", "credential")
-"""Words in the names of settings whose values are not shown."""
-
-
-def hidden(key: str, value: str) -> str:
-    """Return the value of a setting, or stars if it is a secret."""
-    return "***" if value and any(word in key.lower() for word in SECRETS) else value
-
 
 Slaves = Annotated[bool, typer.Option("--slaves", help="Slaves too.")]
 Part = Annotated[str, typer.Option("--name", help="Only names that contain this.")]
@@ -55,7 +47,7 @@ async def settings_of(
         part: only keys that contain this.
     """
     return [
-        (address, key, hidden(key, value))
+        (address, key, shown_setting(key, value))
         for address in addresses
         for key, value in sorted((await read(address)).items())
         if part.lower() in key.lower()
@@ -75,7 +67,7 @@ def settings_changes(
         change: changes the settings of one.
     """
     wanted = changes_in(settings)
-    detail = ", ".join(f"{key}={hidden(key, value)}" for key, value in wanted.items())
+    detail = ", ".join(f"{key}={shown_setting(key, value)}" for key, value in wanted.items())
     return [
         Change("change settings", each, partial(change, each, wanted), detail, destroys=True)
         for each in addresses
@@ -102,7 +94,7 @@ async def compare(call: Call, slaves: Slaves = False) -> Rows:
     }
     keys = sorted(set().union(*tables.values()))
     return [
-        (key, {name: hidden(key, table.get(key, "")) for name, table in tables.items()})
+        (key, {name: shown_setting(key, table.get(key, "")) for name, table in tables.items()})
         for key in keys
         if len({table.get(key) for table in tables.values()}) > 1
     ]
@@ -123,7 +115,7 @@ async def set_config(call: Call, settings: Settings, slaves: Slaves = False) -> 
         if unknown := [key for key in wanted if key not in now]:
             raise ConfigError(f"{each.name} has no setting {', '.join(unknown)}: see 'config show'")
         detail = ", ".join(
-            f"{key} {hidden(key, now[key])} -> {hidden(key, value)}"
+            f"{key} {shown_setting(key, now[key])} -> {shown_setting(key, value)}"
             for key, value in wanted.items()
         )
         run = partial(call.admin.set_broker_config, each.address, wanted)

@@ -1,5 +1,8 @@
-"""The servers of a cluster: name servers, brokers with their slaves, and one broker."""
+"""The servers of a cluster: name servers, brokers with their slaves, controllers."""
 
-from cometmq.console.cluster.page import PAGES
+from cometmq.console.cluster import controllers, page
+from cometmq.console.cluster.changes import CHANGES
 
-__all__ = ["PAGES"]
+PAGES = (*page.PAGES, *controllers.PAGES)
+
+__all__ = ["CHANGES", "PAGES"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from cometmq.console.pages import Name, NotFoundError, Page, Query
+from cometmq.console.pages import Name, Page, Query, registered
 from cometmq.console.reads import BROKERS_MAX, Reads
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies.broker_admin import HARuntimeInfo
 
 FIGURES_SHOWN = 1_000
 SLAVES_SHOWN = 64
+EPOCHS_SHOWN = 100
 
 
 class ClusterQuery(Query):
@@ -57,6 +58,14 @@ class Slave(msgspec.Struct):
     in_sync: bool
 
 
+class Epoch(msgspec.Struct):
+    """The part of a log that one master wrote."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
 class BrokerDetails(msgspec.Struct):
     """One broker."""
 
@@ -67,6 +76,8 @@ class BrokerDetails(msgspec.Struct):
     replication: str
     """What the broker says about its copies."""
     slaves: list[Slave]
+    epochs: list[Epoch]
+    """The newest first; none if no controller elects masters."""
     errors: list[str]
 
 
@@ -83,11 +94,8 @@ async def servers(reads: Reads, _query: ClusterQuery) -> Servers:
 
 
 async def broker(reads: Reads, query: BrokerQuery) -> BrokerDetails:
-    """Return one broker, which gets two requests."""
-    known = {each.address: each for each in await reads.brokers()}
-    found = known.get(query.address)
-    if found is None:  # the console connects to no other address
-        raise NotFoundError(f"no broker {query.address} is registered")
+    """Return one broker, which gets three requests."""
+    found = await registered(reads, query.address)
     errors: list[str] = []
     figures: dict[str, str] = {}
     try:
@@ -102,7 +110,20 @@ async def broker(reads: Reads, query: BrokerQuery) -> BrokerDetails:
         errors.append(f"replication: {error}")
     role = "master" if found.is_master else "slave"
     server = Server(found.name, found.id, role, found.address)
-    return BrokerDetails(server, found.cluster, figures, text, slaves, errors)
+    epochs = await _epochs(reads, found.address)
+    return BrokerDetails(server, found.cluster, figures, text, slaves, epochs, errors)
+
+
+async def _epochs(reads: Reads, address: str) -> list[Epoch]:
+    """Return the newest epochs of a broker's log; none if the broker refuses: it has none then."""
+    try:
+        found = await reads.admin.broker_epochs(address)
+    except ResponseError:
+        return []
+    epochs = [Epoch(each.epoch, each.start_offset, each.end_offset) for each in found.epoch_list]
+    if epochs:
+        epochs[-1].end_offset = found.max_offset
+    return epochs[: -EPOCHS_SHOWN - 1 : -1]
 
 
 def _replication(info: HARuntimeInfo) -> tuple[str, list[Slave]]:

@@ -1,0 +1,6 @@
+"""The settings of brokers, name servers and controllers, and changes of those that are live."""
+
+from cometmq.console.settings.changes import CHANGES
+from cometmq.console.settings.page import PAGES
+
+__all__ = ["CHANGES", "PAGES"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from cometmq.client import (
     AdminClient,
     ClientInstance,
+    ConfigError,
+    ConsumeLater,
+    LocalState,
     Message,
     MessageQueue,
     Producer,
@@ -16,6 +20,7 @@ from cometmq.client import (
     PushConsumer,
     ResponseError,
     StoredMessage,
+    TransactionProducer,
 )
 from cometmq.client.admin import TrackKind
 from cometmq.client.trace.records import ConsumeAfter, Publish, encode_trace_record
@@ -123,6 +128,65 @@ async def test_a_message_that_is_not_there_is_refused(
         await admin.message_at(beyond)
 
 
+async def test_messages_of_a_time_range_are_read_page_by_page_in_order(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
+) -> None:
+    topic, bodies = queues[0].topic, [str(number).encode() for number in range(12)]
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        for number, body in enumerate(bodies):
+            await producer.send(Message(topic, body), queue=queues[number % 3])
+            await asyncio.sleep(0.002)  # store times differ, so that their order is known
+
+    async def stored() -> list[StoredMessage]:
+        return (await admin.messages_by_time(topic)).messages
+
+    await until(lambda: _has(stored, 12))
+    every = await stored()
+    assert [each.body for each in every] == bodies
+
+    since, until_ms = every[3].store_time_ms, every[10].store_time_ms
+    page = await admin.messages_by_time(topic, since=since, until=until_ms, limit=5)
+    rest = await admin.messages_by_time(topic, since=since, until=until_ms, ranges=page.rest)
+    assert [each.body for each in page.messages + rest.messages] == bodies[3:10]
+    assert rest.rest == {}
+    of_one = await admin.messages_by_time(topic, queues=[queues[1]])
+    assert [each.body for each in of_one.messages] == bodies[1::3]
+    with pytest.raises(ConfigError, match="limit=0: expected 1 to"):
+        await admin.messages_by_time(topic, limit=0)
+
+
+async def _has(read: Callable[[], Awaitable[list[StoredMessage]]], count: int) -> bool:
+    return len(await read()) == count
+
+
+async def test_a_half_message_is_shown_until_it_is_decided(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    """RocketMQ stores decisions up to three seconds later."""
+    state = LocalState.UNKNOWN
+
+    class Listener:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return state
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            return state
+
+    async def waiting() -> list[str]:
+        found = await admin.half_messages(queues[0].broker_name)
+        return [each.message_id for each in found.messages if each.properties["PGROUP"] == group]
+
+    async with TransactionProducer(instance=instance, group=group, listener=Listener()) as producer:
+        undecided = await producer.send_in_transaction(Message(queues[0].topic, b"undecided"))
+        state = LocalState.COMMIT
+        await producer.send_in_transaction(Message(queues[0].topic, b"committed"))
+
+        async def only_one() -> bool:
+            return await waiting() == [undecided.receipt.message_id]
+
+        await until(only_one)
+
+
 # --- who consumed it ----------------------------------------------------------------------------
 
 
@@ -194,6 +258,28 @@ async def test_a_group_whose_handler_is_at_it_has_not_consumed_it_yet(
 
         assert await kind_of(admin, message, group) is TrackKind.NOT_CONSUME_YET
         may_end.set()
+
+
+async def test_the_copies_of_redelivery_are_found(
+    admin: AdminClient, instance: ClientInstance, message: StoredMessage, group: str
+) -> None:
+    async def fail(message: StoredMessage) -> None:
+        raise ConsumeLater(delay_level=1)
+
+    async with PushConsumer(
+        instance=instance, handler=fail, retries_max=1, **from_the_first(group, message.topic)
+    ):
+
+        async def dead() -> bool:
+            return bool((await admin.redelivery(group, message)).dead_letters)
+
+        await until(dead)
+    found = await admin.redelivery(group, message)
+    assert [each.reconsume_times for each in found.retries] == [1]
+    assert [each.unique_id for each in found.dead_letters] == [message.unique_id]
+    assert found.scheduled == []
+    other = await admin.redelivery(f"{group}-other", message)
+    assert (other.retries, other.dead_letters) == ([], [])
 
 
 async def test_of_groups_that_pull_or_hear_broadcasts_offsets_tell_nothing(

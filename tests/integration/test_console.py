@@ -117,13 +117,17 @@ async def test_each_page_has_the_same_as_html_and_as_json(admin: AdminClient) ->
     [broker] = {each.address for each in (await admin.cluster_info()).registered()}
     [queue] = [each for each in await admin.queue_bounds("books") if each.queue_id == 0]
     found = (await admin.dead_letters("ledger")).letters[0].message
+    place = {
+        "topic": found.topic, "broker": queue.broker_name, "queue": found.queue_id,
+        "offset": found.queue_offset,
+    }  # fmt: skip
     parameters: dict[str, dict[str, Any]] = {
         "/topics/topic": {"topic": "orders"},
         "/groups/group": {"group": "ledger"},
-        "/messages/message": {
-            "topic": found.topic, "broker": queue.broker_name, "queue": found.queue_id,
-            "offset": found.queue_offset,
-        },
+        "/messages/by-time": {"topic": "books"},
+        "/messages/message": place,
+        "/messages/groups": place,
+        "/messages/trace": {"id": found.message_id, "trace_topic": "books"},
         "/dead-letters/group": {"group": "ledger"},
         "/cluster/broker": {"address": broker},
         "/settings/server": {"address": broker},

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "cometmq"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 FOLDER_FILES_MAX = 3
-CLIENT_FILES_MAX = 104
+CLIENT_FILES_MAX = 106
 MODULE_LINES_MIN = 40
 """A shorter module belongs to the neighbour that uses it."""
 PARAMETERS_MAX = 8

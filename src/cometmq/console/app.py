@@ -126,6 +126,7 @@ class Console:
             ()
             if options.read_only
             else (
+                *messages.CHANGES,
                 *static_topics.CHANGES,
                 *cluster.CHANGES,
                 *settings.CHANGES,

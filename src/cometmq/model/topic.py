@@ -118,6 +118,15 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def retry_topics(group: str, topic: str) -> tuple[str, ...]:
+    """Return the topics through which a topic's messages may be redelivered to a group.
+
+    Popped messages have retry topics of their own, with one of two signs in the name.
+    """
+    name = retry_topic(group)
+    return name, f"{name}_{topic}", f"{name}+{topic}"
+
+
 def poppers_of(retry_topic: str) -> Iterator[tuple[str, str]]:
     """Yield the groups and topics whose popped messages may be redelivered through a retry topic.
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cometmq.cli.admin.arguments import OptionalTopic, TopicName
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row
-from cometmq.model import property_names as names
 from cometmq.model.errors import ConfigError, InvalidMessageError
 from cometmq.model.runtime_figures import number, rate
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies.route import RegisteredBroker
-from cometmq.protocol.recall_handle import RecallHandle, decode_handle
-
-if TYPE_CHECKING:
-    from cometmq.model.message import StoredMessage
+from cometmq.protocol.recall_handle import decode_handle
 
 app = Commands(
     "Timed messages on brokers of 5.0 and later: what waits, how late it is, single messages."
 )
 
 LIMIT_MAX = 10_000
-SLOT_MS_MAX = 1_000
-"""The longest `timerPrecisionMs`."""
 MessageKey = Annotated[str, typer.Argument(help="Unique id or key of messages.")]
 
 
@@ -83,54 +77,6 @@ async def status(call: Call, server: RegisteredBroker) -> list[Row]:
     ]
 
 
-def _slot_ms(message: StoredMessage) -> int:
-    text = message.properties.get(names.TIMER_OUT_MS, "")
-    return int(text) if text.isdecimal() and len(text) < 19 else 0
-
-
-def state_of(slot_ms: int, now: int) -> str:
-    """Return the state of a message by its slot: whether its time comes, is here, or is over."""
-    if slot_ms >= now:
-        return "waiting"
-    return "due" if slot_ms + SLOT_MS_MAX >= now else "past"
-
-
-def _handle(topic: str, message: StoredMessage) -> str:
-    """Return the handle that recalls a message that waits."""
-    due_ms = str(_slot_ms(message) + 1)
-    return RecallHandle(topic, message.broker_name, due_ms, message.message_id).encode()
-
-
-def _recalls(recall: StoredMessage, message: StoredMessage) -> bool:
-    """Return whether a recall counts for a message, by the account of its sender, too."""
-    account, sender = (each.properties.get(names.TIMER_SENDER) for each in (recall, message))
-    return (
-        (recall.broker_name, recall.message_id, _slot_ms(recall))
-        == (message.broker_name, message.message_id, _slot_ms(message))
-    ) and (None in (account, sender) or account == sender)
-
-
-async def _found(call: Call, topic: str, key: str) -> list[tuple[StoredMessage, str]]:
-    """Return the timed messages with an id or a key, and whether each waits."""
-    records = await call.admin.timer_messages(topic, key)
-    if not records:
-        with_key = await call.admin.timer_messages(topic, key, unique_id=False)
-        for message_id in sorted({each.message_id for each in with_key}):
-            records += await call.admin.timer_messages(topic, message_id)
-    recalls = [each for each in records if names.TIMER_DEL_UNIQKEY in each.properties]
-    now = now_ms()
-    found: list[tuple[StoredMessage, str]] = []
-    for each in records:
-        if names.TIMER_DEL_UNIQKEY in each.properties:
-            continue
-        if any(_recalls(recall, each) for recall in recalls):
-            state = "recalled"
-        else:
-            state = state_of(_slot_ms(each), now)
-        found.append((each, state))
-    return found
-
-
 @app.show("find", "message_id broker due_time_ms state stored_time_ms body_bytes handle")
 async def find(call: Call, topic: TopicName, key: MessageKey) -> list[Row]:
     """Show the timed messages with a unique id or a key: when they are due, how to recall them.
@@ -140,10 +86,10 @@ async def find(call: Call, topic: TopicName, key: MessageKey) -> list[Row]:
     """
     return [
         (
-            *(each.message_id, each.broker_name, _slot_ms(each), state, each.store_time_ms),
-            *(len(each.body), _handle(topic, each)),
+            *(each.message.message_id, each.message.broker_name, each.due_ms, each.state.value),
+            *(each.message.store_time_ms, len(each.message.body), each.handle),
         )
-        for each, state in await _found(call, topic, key)
+        for each in await call.admin.find_timers(topic, key)
     ]
 
 
@@ -158,9 +104,9 @@ async def recall(
         handles = [(handle, decode_handle(handle).message_id)]
     except InvalidMessageError:
         handles = [
-            (_handle(topic, each), each.message_id)
-            for each, state in await _found(call, topic, handle)
-            if state == "waiting"
+            (each.handle, each.message.message_id)
+            for each in await call.admin.find_timers(topic, handle)
+            if each.state.value == "waiting"
         ]
     if not handles:
         raise ConfigError(

@@ -16,10 +16,17 @@ from cometmq.client.admin.dead_letters import (
     Resent,
 )
 from cometmq.client.admin.groups import GroupLag, Offsets
-from cometmq.client.admin.messages import Track, TrackKind, Tracks
+from cometmq.client.admin.message_pages import MessagePage
+from cometmq.client.admin.messages import Redelivery, Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.static_plans import QueueMove, StaticPlan
 from cometmq.client.admin.topics import Topics
+from cometmq.client.admin.waiting_messages import (
+    FoundTimer,
+    HalfMessages,
+    TimerState,
+    WaitingMessages,
+)
 from cometmq.model.arguments import checks_arguments
 
 __all__ = [
@@ -27,13 +34,18 @@ __all__ = [
     "DeadLetter",
     "DeadLetterCount",
     "DeadLetterPage",
+    "FoundTimer",
     "GroupLag",
+    "HalfMessages",
+    "MessagePage",
     "QueueMove",
+    "Redelivery",
     "ResendStatus",
     "ResendTo",
     "Resent",
     "ServerCalls",
     "StaticPlan",
+    "TimerState",
     "Track",
     "TrackKind",
 ]
@@ -51,7 +63,7 @@ class ServerCalls(Brokers, Access, Controllers):
 
 
 @checks_arguments()
-class AdminClient(DeadLetters, Topics, Offsets, Tracks, ServerCalls):
+class AdminClient(DeadLetters, WaitingMessages, Topics, Offsets, Tracks, ServerCalls):
     """Manages topics, groups, offsets and dead letters, finds messages, and reads the state of a
     cluster.
 

@@ -11,36 +11,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, pull_once
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
-from cometmq.client.admin.messages import TOOLS_GROUP, Queries
+from cometmq.client.admin.message_pages import MessagePages, check_page
 from cometmq.client.admin.topics import Topics
 from cometmq.client.errors import ClientError, SendFailedError, TopicNotFoundError
-from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import epoch_ms
 from cometmq.model.topic import DLQ_PREFIX, check_group_name, dlq_topic, retry_topic
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers.group import GetConsumerConnectionListRequest
-from cometmq.protocol.lazy_record import body_or_stored
 from cometmq.protocol.message_id import decode_offset_id
 
-PAGE_MAX = 1_000
-"""The most dead letters of one page."""
-PAGE_BYTES = 16 * 1024 * 1024
-"""Bytes of bodies after which a page ends."""
-PULL_MESSAGES = 32
 SENDS_MAX = 16
 """Dead letters that are sent at the same time."""
 COUNTS_MAX = 8
@@ -132,7 +122,7 @@ class DeadLetterCount:
     """Why they could not be counted; otherwise empty."""
 
 
-class DeadLetters(Topics, Queries):
+class DeadLetters(Topics, MessagePages):
     """Calls about dead letters."""
 
     async def dead_letter_counts(
@@ -186,19 +176,17 @@ class DeadLetters(Topics, Queries):
             ConfigError: the limit is out of range.
         """
         check_group_name(group)
-        if not 1 <= limit <= PAGE_MAX:
-            raise ConfigError(f"limit={limit}: expected 1 to {PAGE_MAX}")
-        begin_ms, end_ms = epoch_ms(since, "since"), epoch_ms(until, "until")
         topic = dlq_topic(group)
+        check_page(topic, limit, ranges)
         if ranges is None:
             try:
-                route = await self._readable_route(topic)
+                await self._check_readable(topic)
             except TopicNotFoundError:  # the first dead letter creates it
                 return DeadLetterPage([], {}, 0)
-            ranges = await self._ranges(route, begin_ms)
-        else:
-            _check_ranges(ranges, topic)
-        return await self._page(_Merge(dict(ranges), begin_ms, end_ms), limit)
+        page = await self.messages_by_time(
+            topic, since=since, until=until, limit=limit, ranges=ranges
+        )
+        return DeadLetterPage(list(map(DeadLetter, page.messages)), page.rest, page.deleted)
 
     async def find_dead_letters(
         self, group: str, *, message_id: str | None = None, key: str | None = None
@@ -299,49 +287,13 @@ class DeadLetters(Topics, Queries):
         last = max((each.last_update_timestamp for each in stats), default=0)
         return DeadLetterCount(group, letters, last if letters and last > 0 else None, unreadable)
 
-    async def _readable_route(self, topic: str) -> Route:
-        route = await self._route(topic)
-        if brokers := _unreadable(route):
+    async def _check_readable(self, topic: str) -> None:
+        if brokers := _unreadable(await self._route(topic)):
             raise ClientError(
                 f"{topic} cannot be read on {', '.join(brokers)}: the topic has no read permission"
                 " there, as brokers before 4.9.2 created it. Add it with"
                 f" cometmq admin topic update {topic} --perm rw"
             )
-        return route
-
-    async def _ranges(self, route: Route, begin_ms: int) -> dict[MessageQueue, range]:
-        found: dict[MessageQueue, range] = {}
-        for queue in route.read_queues:
-            low, high = await self._offsets.bounds(queue)
-            if begin_ms > 0 and high > low:
-                # Brokers of 4.9 return the message nearest to a time: of the millisecond before,
-                # this is never after the first one of the range.
-                low = max(low, await self._offsets.at_time(queue, begin_ms - 1))
-            if high > low:
-                found[queue] = range(low, high)
-        return found
-
-    async def _page(self, merge: _Merge, limit: int) -> DeadLetterPage:
-        letters: list[DeadLetter] = []
-        size = 0
-        while len(letters) < limit and size < PAGE_BYTES:
-            while (queue := merge.wanting) is not None:
-                merge.add(queue, await self._pull(queue, merge.rest[queue]))
-            message = merge.take()
-            if message is None:
-                break
-            letters.append(DeadLetter(message))
-            size += len(body_or_stored(message))
-        return DeadLetterPage(letters, merge.rest, merge.deleted)
-
-    async def _pull(self, queue: MessageQueue, offsets: range) -> PullResult:
-        request = Pull(
-            TOOLS_GROUP, queue, Filter.tags(), max_messages=min(PULL_MESSAGES, len(offsets))
-        )
-        address = await self._offsets.address(queue)
-        timeout = self._instance.settings.call_timeout_ms / 1000
-        start = QueueOffset(offsets.start)
-        return await pull_once(self._instance.brokers, address, request, start, timeout=timeout)
 
     async def _at_offset_id(self, topic: str, message_id: str) -> list[StoredMessage]:
         """Return the message with a broker's id, if it is in the topic.
@@ -468,76 +420,3 @@ class DeadLetters(Topics, Queries):
 def _unreadable(route: Route) -> tuple[str, ...]:
     readable = {queue.broker_name for queue in route.read_queues}
     return tuple(sorted(name for name in route.brokers if name not in readable))
-
-
-def _check_ranges(ranges: Mapping[MessageQueue, range], topic: str) -> None:
-    for queue, offsets in ranges.items():
-        if queue.topic != topic or not isinstance(offsets, range) or offsets.step != 1:
-            raise ConfigError(
-                f"ranges has {offsets} of {queue}: expected offsets of {topic}, from DeadLetterPage"
-            )
-
-
-@dataclass(slots=True)
-class _Merge:
-    """Puts the messages of several queues in the order of their store time.
-
-    It holds what one pull of each queue returned.
-    """
-
-    rest: dict[MessageQueue, range]
-    """Offsets that were not read yet; a queue without any is removed."""
-    begin_ms: int
-    end_ms: int
-    """Messages that were not stored from ``begin_ms`` until before ``end_ms`` are passed over."""
-    deleted: int = 0
-    _fetched: dict[MessageQueue, list[StoredMessage]] = field(default_factory=dict)
-    """Messages of the last pull, the next one last."""
-
-    @property
-    def wanting(self) -> MessageQueue | None:
-        """A queue that must be pulled before the oldest message is known."""
-        return next((queue for queue in self.rest if not self._fetched.get(queue)), None)
-
-    def add(self, queue: MessageQueue, result: PullResult) -> None:
-        """Take the result of a pull; a queue whose range is read ends."""
-        offsets = self.rest[queue]
-        if result.status is PullStatus.OFFSET_ILLEGAL and result.next_offset > offsets.start:
-            self.deleted += min(result.next_offset, offsets.stop) - offsets.start
-        elif result.status in (PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL):
-            del self.rest[queue]
-            return
-        wanted = [
-            message
-            for message in result.messages
-            if message.queue_offset in offsets and message.store_time_ms >= self.begin_ms
-        ]
-        ended = [message for message in wanted if message.store_time_ms >= self.end_ms]
-        if ended:  # a queue is in the order of store times
-            self._end(queue, ended[0].queue_offset)
-            wanted = wanted[: wanted.index(ended[0])]
-        self._fetched[queue] = wanted[::-1]
-        if not wanted:
-            self._advance(queue, max(result.next_offset, offsets.start + 1))
-
-    def take(self) -> StoredMessage | None:
-        """Return the oldest message; None at the end."""
-        if not self.rest:
-            return None
-        queue = min(self.rest, key=lambda each: (self._fetched[each][-1].store_time_ms, each))
-        message = self._fetched[queue].pop()
-        self._advance(queue, message.queue_offset + 1)
-        return message
-
-    def _advance(self, queue: MessageQueue, offset: int) -> None:
-        if queue in self.rest:
-            self._keep(queue, range(offset, self.rest[queue].stop))
-
-    def _end(self, queue: MessageQueue, offset: int) -> None:
-        self._keep(queue, range(self.rest[queue].start, offset))
-
-    def _keep(self, queue: MessageQueue, offsets: range) -> None:
-        if offsets:
-            self.rest[queue] = offsets
-        else:
-            self.rest.pop(queue, None)

@@ -17,7 +17,7 @@ from cometmq.client._consuming.pulls import Pull, PullResult, pull_once
 from cometmq.client._sending.sender import Sender
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
-from cometmq.client.errors import ClientError, NoMasterError
+from cometmq.client.errors import ClientError, NoMasterError, TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -35,7 +35,14 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms, now_ms
-from cometmq.model.topic import TEMPLATE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
+from cometmq.model.topic import (
+    DELAY_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    TRACE_TOPIC,
+    dlq_topic,
+    retry_topics,
+)
 from cometmq.protocol.bodies.base import InvalidBodyError
 from cometmq.protocol.bodies.broker_admin import QueryConsumeQueueResponseBody
 from cometmq.protocol.bodies.client import ConsumerConnection
@@ -389,7 +396,24 @@ class Track:
     committed: QueueOffset | None = None
     """The group's committed offset in the message's queue, if it was read."""
     why: str = ""
-    """Why the state is unknown; otherwise empty."""
+    """Why the state, or the offset of a group that is not online, is unknown; otherwise empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """The copies of a message that were stored to redeliver it to one group.
+
+    Example:
+        copies: Redelivery = await admin.redelivery("ledger-desk", message)
+        print(len(copies.retries), len(copies.dead_letters))
+    """
+
+    retries: list[StoredMessage]
+    """The copies in the retry topic of the group, the oldest first."""
+    scheduled: list[StoredMessage]
+    """The copies in the schedule topic that are not in the retry topic yet."""
+    dead_letters: list[StoredMessage]
+    """The copies in the dead-letter topic of the group."""
 
 
 class Tracks(Queries, Sends, Groups, Clients):
@@ -411,6 +435,32 @@ class Tracks(Queries, Sends, Groups, Clients):
         asked = await self.groups_of_topic(message.topic) if groups is None else groups
         return [await self._track(group, message) for group in sorted(asked)]
 
+    async def redelivery(self, group: str, message: StoredMessage) -> Redelivery:
+        """Return the copies of a message that were stored to redeliver it to a group.
+
+        They are found by the unique id of the message; a message without one has none.
+        """
+        if message.unique_id is None:
+            return Redelivery([], [], [])
+        topics = retry_topics(group, message.topic)
+        retries = [found for topic in topics for found in await self._copies(topic, message)]
+        scheduled = await self._copies(DELAY_TOPIC, message)
+        dead = await self._copies(dlq_topic(group), message)
+        begun = {each.reconsume_times for each in retries}
+        waiting = [
+            each
+            for each in scheduled
+            if each.properties.get(names.REAL_TOPIC) in topics and each.reconsume_times not in begun
+        ]
+        retries.sort(key=lambda each: each.store_time_ms)
+        return Redelivery(retries, waiting, dead)
+
+    async def _copies(self, topic: str, message: StoredMessage) -> list[StoredMessage]:
+        try:
+            return await self.messages_by_key(topic, message.unique_id or "", unique_id=True)
+        except TopicNotFoundError:
+            return []
+
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
         """Return what producers and consumers have traced of a message, in stored order.
 
@@ -431,7 +481,7 @@ class Tracks(Queries, Sends, Groups, Clients):
             connection = await self.consumer_connections(group)
         except ResponseError as error:
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return Track(group, TrackKind.NOT_ONLINE)
+                return await self._offline(group, message)
             return Track(group, TrackKind.UNKNOWN, why=str(error))
         except CometError as error:
             return Track(group, TrackKind.UNKNOWN, why=str(error))
@@ -440,6 +490,13 @@ class Tracks(Queries, Sends, Groups, Clients):
         if connection.message_model is MessageModel.BROADCASTING:
             return Track(group, TrackKind.BROADCAST)
         return await self._compare(group, message, connection)
+
+    async def _offline(self, group: str, message: StoredMessage) -> Track:
+        try:
+            committed = await self._offsets.committed(group, message.queue, zero_if_unknown=False)
+        except CometError as error:
+            return Track(group, TrackKind.NOT_ONLINE, why=str(error))
+        return Track(group, TrackKind.NOT_ONLINE, committed)
 
     async def _compare(
         self, group: str, message: StoredMessage, connection: ConsumerConnection

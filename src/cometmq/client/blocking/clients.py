@@ -16,9 +16,11 @@ from cometmq.client._hints import MessageFields, MessageOptions
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
-from cometmq.client.admin.messages import Track
+from cometmq.client.admin.message_pages import PAGE_MAX, MessagePage
+from cometmq.client.admin.messages import Redelivery, Track
 from cometmq.client.admin.static_plans import Parts, QueueMove, StaticPlan
 from cometmq.client.admin.topics import READ_WRITE
+from cometmq.client.admin.waiting_messages import FoundTimer, HalfMessages
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.blocking import base
 from cometmq.client.blocking.base import ClientInstance
@@ -1162,6 +1164,14 @@ class AdminClient(base.Blocking):
             self._inner.resend_dead_letters(letters, to=to, again=again, dry_run=dry_run)
         )
 
+    def find_timers(self, topic: str, key: str) -> list[FoundTimer]:
+        """Find timer messages of a topic by the unique id of the sender, or by a key."""
+        return self._run(self._inner.find_timers(topic, key))
+
+    def half_messages(self, broker: str, *, limit: int = PAGE_MAX) -> HalfMessages:
+        """Return the half messages of a broker whose transactions are undecided."""
+        return self._run(self._inner.half_messages(broker, limit=limit))
+
     def create_topic(
         self,
         topic: str,
@@ -1239,6 +1249,23 @@ class AdminClient(base.Blocking):
     def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
         """Return the bounds of each readable queue of a topic."""
         return self._run(self._inner.queue_bounds(topic))
+
+    def messages_by_time(
+        self,
+        topic: str,
+        *,
+        since: datetime | int = 0,
+        until: datetime | int = 2**63 - 1,
+        limit: int = 100,
+        queues: Iterable[MessageQueue] | None = None,
+        ranges: Mapping[MessageQueue, range] | None = None,
+    ) -> MessagePage:
+        """Return a page of the messages that a topic has, the oldest first."""
+        return self._run(
+            self._inner.messages_by_time(
+                topic, since=since, until=until, limit=limit, queues=queues, ranges=ranges
+            )
+        )
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return a group's committed offset in each readable queue of a topic."""
@@ -1364,6 +1391,10 @@ class AdminClient(base.Blocking):
     def track(self, message: StoredMessage, groups: Iterable[str] | None = None) -> list[Track]:
         """Return whether each group that reads the message's topic has consumed it."""
         return self._run(self._inner.track(message, groups))
+
+    def redelivery(self, group: str, message: StoredMessage) -> Redelivery:
+        """Return the copies of a message that were stored to redeliver it to a group."""
+        return self._run(self._inner.redelivery(group, message))
 
     def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
         """Return what producers and consumers have traced of a message, in stored order."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated
-
 import msgspec
 
 from cometmq.client.admin import DeadLetter
@@ -20,21 +16,13 @@ from cometmq.console.pages import (
     paged,
 )
 from cometmq.console.reads import Reads
-from cometmq.model.errors import ConfigError
-from cometmq.model.queue import MessageQueue
+from cometmq.console.stored_messages import Rest, ranges_of, text_of
 from cometmq.model.topic import DLQ_PREFIX, dlq_topic
 
 GROUPS_SHOWN = 25
 """Groups of a page: each takes a request to each broker of its dead letters."""
 LETTERS_SHOWN = 50
 REASON_CHARS_MAX = 300
-QUEUES_MAX = 64
-"""Queues of dead letters that a page goes through; a group has one on each broker."""
-_RANGE = re.compile(r"([^/;]{1,255})/(\d{1,9})/(\d{1,18})-(\d{1,18})")
-Rest = Annotated[
-    str,
-    msgspec.Meta(max_length=8192, description="Where the page begins: `rest` of the page before."),
-]
 
 
 class GroupsQuery(Query):
@@ -136,34 +124,6 @@ def _letter(letter: DeadLetter) -> Letter:
         *(letter.original_topic, letter.retries, reason, letter.dead_time_ms),
         *(message.tags, message.keys),
     )
-
-
-def text_of(ranges: Mapping[MessageQueue, range]) -> str:
-    """Return ranges of queue offsets as a parameter: ``broker/queue/start-stop;…``."""
-    return ";".join(
-        f"{queue.broker_name}/{queue.queue_id}/{offsets.start}-{offsets.stop}"
-        for queue, offsets in sorted(ranges.items())[:QUEUES_MAX]
-    )
-
-
-def ranges_of(text: str, topic: str) -> dict[MessageQueue, range]:
-    """Return the ranges of a parameter.
-
-    Raises:
-        ConfigError: it is malformed.
-    """
-    parts = text.split(";")
-    found = [_RANGE.fullmatch(part) for part in parts]
-    if len(parts) > QUEUES_MAX or not all(found):
-        raise ConfigError(
-            "rest: expected the text that the page before has as rest, broker/queue/start-stop with"
-            f" ';' in between, {QUEUES_MAX} queues at most"
-        )
-    return {
-        MessageQueue(topic, each[1], int(each[2])): range(int(each[3]), int(each[4]))
-        for each in found
-        if each
-    }
 
 
 PAGES = (

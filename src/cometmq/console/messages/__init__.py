@@ -1,5 +1,35 @@
-"""Messages: found by id, by key or by queue offset, and shown with their properties and body."""
+"""Messages: found by id, key, time or queue offset, shown, followed, and delivered again."""
 
-from cometmq.console.messages.page import PAGES
+from cometmq.console.messages import standings, traces
+from cometmq.console.messages.page import (
+    FoundMessage,
+    MessageQuery,
+    Messages,
+    MessagesByTime,
+    SearchQuery,
+    TimeQuery,
+    by_time,
+    message,
+    search,
+)
+from cometmq.console.messages.resends import CHANGES
+from cometmq.console.pages import Page
 
-__all__ = ["PAGES"]
+PAGES = (
+    Page(
+        "/messages", "Messages", "messages/messages.html", SearchQuery, Messages, search,
+        is_tab=True,
+    ),
+    Page(
+        "/messages/by-time", "Messages by time", "messages/by_time.html", TimeQuery,
+        MessagesByTime, by_time,
+    ),
+    Page(
+        "/messages/message", "Message", "messages/message.html", MessageQuery, FoundMessage,
+        message,
+    ),
+    standings.PAGE,
+    traces.PAGE,
+)  # fmt: skip
+
+__all__ = ["CHANGES", "PAGES"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
@@ -10,16 +10,33 @@ from cometmq.client import StoredMessage
 from cometmq.client.admin.messages import is_offset_id
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.console.messages.body import Body, body_of
-from cometmq.console.pages import Name, NotFoundError, Page, Query
+from cometmq.console.pages import Name, NotFoundError, Query
 from cometmq.console.reads import Reads
+from cometmq.console.stored_messages import (
+    MESSAGES_SHOWN,
+    QUEUES_MAX,
+    MessageRow,
+    Offset,
+    QueueNumber,
+    Rest,
+    Since,
+    Until,
+    check_broker_of,
+    ranges_of,
+    row_of,
+    text_of,
+    times_of,
+)
 from cometmq.model.errors import ConfigError
+from cometmq.model.flags import SysFlag
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.lazy_record import body_or_stored
-from cometmq.protocol.message_id import decode_offset_id
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.protocol.compression import CompressionError
+from cometmq.protocol.lazy_record import body_or_stored, stored_body
 
 FOUND_SHOWN = 128
 PROPERTIES_SHOWN = 200
-Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+COMPRESSIONS = {SysFlag.LZ4: "LZ4", SysFlag.ZSTD: "zstd"}
 
 
 class SearchQuery(Query):
@@ -30,20 +47,6 @@ class SearchQuery(Query):
     key: Name = ""
 
 
-class MessageRow(msgspec.Struct):
-    """A message that was found."""
-
-    topic: str
-    broker: str
-    queue: int
-    offset: int
-    id: str
-    tag: str | None
-    keys: list[str]
-    stored_time_ms: int
-    body_bytes: int
-
-
 class Messages(msgspec.Struct):
     """What was found."""
 
@@ -51,12 +54,36 @@ class Messages(msgspec.Struct):
     total: int
 
 
+class TimeQuery(Query):
+    """A topic, a range of time and queues, and which part of their messages."""
+
+    topic: Name
+    since: Since = ""
+    until: Until = ""
+    broker: Name = ""
+    queue: QueueNumber | None = None
+    rest: Rest = ""
+
+
+class MessagesByTime(msgspec.Struct):
+    """A part of the messages of a topic, the oldest first."""
+
+    topic: str
+    messages: list[MessageRow]
+    rest: str
+    """Where the next page begins; empty at the end."""
+    rest_messages: int
+    """Messages of later pages, at most."""
+    deleted: int
+    """Messages that expired meanwhile."""
+
+
 class MessageQuery(Query):
     """The queue and queue offset of a message, and how its body is shown."""
 
     topic: Name
     broker: Name
-    queue: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    queue: QueueNumber
     offset: Offset
     format: Literal["", "json", "text", "hex"] = ""
 
@@ -65,6 +92,7 @@ class FoundMessage(msgspec.Struct):
     """One message."""
 
     row: MessageRow
+    unique_id: str | None
     offset_message_id: str
     born_time_ms: int
     born_host: str
@@ -72,8 +100,15 @@ class FoundMessage(msgspec.Struct):
     retries: int
     log_offset: int
     record_bytes: int
+    group: str | None
+    """The group of a retry or a dead letter."""
     properties: dict[str, str]
     properties_total: int
+    compression: str
+    """How the body is stored compressed; empty if it is not."""
+    stored_body_bytes: int
+    body_error: str
+    """Why a compressed body is shown as it is stored; else empty."""
     body: Body
 
 
@@ -84,7 +119,7 @@ async def search(reads: Reads, query: SearchQuery) -> Messages:
     if not (query.id or query.key):
         return Messages([], 0)
     if query.id and is_offset_id(query.id):
-        await _check_broker(reads, query.id)
+        await check_broker_of(reads, query.id)
         found = [await reads.admin.message_at(query.id)]
     elif not query.topic:
         raise ConfigError(
@@ -101,32 +136,76 @@ async def search(reads: Reads, query: SearchQuery) -> Messages:
     return Messages([row_of(each) for each in found[:FOUND_SHOWN]], len(found))
 
 
-async def _check_broker(reads: Reads, message_id: str) -> None:
-    """Check that an id names a broker of the cluster: the console connects to no other address."""
-    address = decode_offset_id(message_id).address
-    if address not in {each.address for each in await reads.brokers()}:
-        raise NotFoundError(
-            f"the id names the broker {address}, which is not registered: search for"
-            " the unique id or the key instead"
+async def by_time(reads: Reads, query: TimeQuery) -> MessagesByTime:
+    """Return a part of the messages of a topic that were stored in a range of time."""
+    since, until = times_of(query.since, query.until)
+    ranges = ranges_of(query.rest, query.topic) if query.rest else None
+    page = await reads.admin.messages_by_time(
+        query.topic, since=since, until=until, limit=MESSAGES_SHOWN, ranges=ranges,
+        queues=None if ranges else await _queues(reads, query),
+    )  # fmt: skip
+    return MessagesByTime(
+        topic=query.topic,
+        messages=list(map(row_of, page.messages)),
+        rest=text_of(page.rest),
+        rest_messages=sum(map(len, page.rest.values())),
+        deleted=page.deleted,
+    )
+
+
+async def _queues(reads: Reads, query: TimeQuery) -> list[MessageQueue]:
+    """Return the queues of a query: those of the topic that have messages.
+
+    Raises:
+        NotFoundError: it has no such queue.
+        ConfigError: it has too many.
+    """
+    stats = await reads.admin.topic_stats(query.topic)
+    chosen = [
+        queue
+        for queue in stats
+        if query.broker in ("", queue.broker_name) and query.queue in (None, queue.queue_id)
+    ]
+    if not chosen:
+        number = "" if query.queue is None else f" {query.queue}"
+        where = f" on {query.broker}" if query.broker else ""
+        raise NotFoundError(f"{query.topic} has no queue{number}{where}")
+    filled = [queue for queue in chosen if stats[queue].max_offset > stats[queue].min_offset]
+    if len(filled) > QUEUES_MAX:
+        raise ConfigError(
+            f"{len(filled)} queues of {query.topic} have messages: expected {QUEUES_MAX} at most;"
+            " choose a broker or a queue"
         )
+    return filled
 
 
-async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
-    """Return the message at a queue offset."""
-    queue = MessageQueue(query.topic, query.broker, query.queue)
+async def find(reads: Reads, topic: str, broker: str, queue: int, offset: int) -> StoredMessage:
+    """Return the message at a queue offset.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     try:
-        found = await reads.admin.message_in_queue(queue, query.offset)
+        found = await reads.admin.message_in_queue(MessageQueue(topic, broker, queue), offset)
     except (TopicNotFoundError, QueueNotFoundError) as error:
         raise NotFoundError(str(error)) from None
     if found is None:
         raise NotFoundError(
-            f"queue {query.queue} of {query.topic} on {query.broker} has no message at offset"
-            f" {query.offset}: it is deleted, or not stored yet"
+            f"queue {queue} of {topic} on {broker} has no message at offset"
+            f" {offset}: it is deleted, or not stored yet"
         )
+    return found
+
+
+async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
+    """Return the message at a queue offset, with its properties and its body."""
+    found = await find(reads, query.topic, query.broker, query.queue, query.offset)
     properties = dict(sorted(found.properties.items()))
     shown = dict(list(properties.items())[:PROPERTIES_SHOWN])
+    compression, error = _compression(found)
     return FoundMessage(
         row=row_of(found),
+        unique_id=found.unique_id,
         offset_message_id=found.offset_message_id,
         born_time_ms=found.born_time_ms,
         born_host=found.born_host,
@@ -134,28 +213,28 @@ async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
         retries=found.reconsume_times,
         log_offset=int(found.log_offset),
         record_bytes=found.size_bytes,
+        group=_group_of(found.topic),
         properties=shown,
         properties_total=len(properties),
+        compression=compression,
+        stored_body_bytes=len(stored_body(found)),
+        body_error=error,
         body=body_of(body_or_stored(found), query.format),
     )
 
 
-def row_of(found: StoredMessage) -> MessageRow:
-    """Return a message as lists show it."""
-    return MessageRow(
-        *(found.topic, found.broker_name, found.queue_id, int(found.queue_offset)),
-        *(found.message_id, found.tags, found.keys, found.store_time_ms),
-        body_bytes=len(body_or_stored(found)),
-    )
+def _compression(message: StoredMessage) -> tuple[str, str]:
+    """Return the compression of a body, and why it cannot be decompressed."""
+    name = COMPRESSIONS.get(message.sys_flag & SysFlag.COMPRESSION_MASK, "zlib")
+    try:
+        body = message.body
+    except CompressionError as error:
+        return name, str(error)
+    return (name if body != stored_body(message) else ""), ""
 
 
-PAGES = (
-    Page(
-        "/messages", "Messages", "messages/messages.html", SearchQuery, Messages, search,
-        is_tab=True,
-    ),
-    Page(
-        "/messages/message", "Message", "messages/message.html", MessageQuery, FoundMessage,
-        message,
-    ),
-)  # fmt: skip
+def _group_of(topic: str) -> str | None:
+    for prefix in (DLQ_PREFIX, RETRY_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return None

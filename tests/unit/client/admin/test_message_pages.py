@@ -1,11 +1,11 @@
-"""Pages of dead letters: the order of several queues, deleted offsets, and bounds of ranges."""
+"""Pages of messages: the order of several queues, deleted offsets, and bounds of ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client.admin.dead_letters import _Merge
+from cometmq.client.admin.message_pages import _Merge
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from support.clients.consumer_inputs import stored_in

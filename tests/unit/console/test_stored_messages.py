@@ -1,10 +1,10 @@
-"""Where a page of dead letters begins, as a parameter of its address."""
+"""Where a page of messages begins, as a parameter of its address."""
 
 from __future__ import annotations
 
 import pytest
 
-from cometmq.console.dead_letters.page import QUEUES_MAX, ranges_of, text_of
+from cometmq.console.stored_messages import QUEUES_MAX, ranges_of, text_of
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 

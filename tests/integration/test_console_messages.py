@@ -1,0 +1,273 @@
+"""The console's pages of messages that were sent, delivered and redelivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ConsumeLater,
+    LocalState,
+    Message,
+    Producer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+    TransactionProducer,
+)
+from cometmq.console.app import Console, Options
+from cometmq.testing import ThreadedCluster
+from support.checks.waiting import until
+from support.clients.console_visits import change, read, visitor
+
+SETTINGS = {
+    "recallMessageEnable": "true",
+    "traceTopicEnable": "true",
+    "messageDelayLevel": "1s 1h",
+    "transactionTimeOut": "100",
+    "transactionCheckInterval": "200",
+    "transactionCheckMax": "2",
+}
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(cluster: ThreadedCluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.name_servers) as running:
+        yield running
+
+
+@pytest.fixture
+async def producer(cluster: ThreadedCluster) -> AsyncIterator[Producer]:
+    async with Producer(cluster.name_servers, group="shop", trace=True) as running:
+        yield running
+
+
+@pytest.fixture
+async def visits(admin: AdminClient) -> AsyncIterator[httpx.AsyncClient]:
+    async with visitor(Console(admin, Options())) as client:
+        yield client
+
+
+def consumer(cluster: ThreadedCluster, group: str, topic: str, handler: Any, **more: Any) -> Any:
+    given = {"subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST, "persist_ms": 100}
+    return PushConsumer(cluster.name_servers, group=group, handler=handler, **(given | more))
+
+
+async def row_of(visits: httpx.AsyncClient, topic: str, key: str) -> dict[str, Any]:
+    """The place of the only message with a key, as soon as it is found."""
+
+    async def found() -> bool:
+        return bool((await read(visits, "/messages", topic=topic, key=key))["messages"])
+
+    await until(found)
+    [row] = (await read(visits, "/messages", topic=topic, key=key))["messages"]
+    return {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+async def test_messages_of_a_time_range_come_in_pages(
+    visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("by-time", queues=2)
+    for number in range(60):
+        await producer.send(Message("by-time", str(number).encode(), keys=[f"k{number}"]))
+    first = await read(visits, "/messages/by-time", topic="by-time")
+    second = await read(visits, "/messages/by-time", topic="by-time", rest=first["rest"])
+    assert [len(each["messages"]) for each in (first, second)] == [50, 10]
+    assert (first["rest_messages"], second["rest"]) == (10, "")
+    keys = [each["keys"][0] for part in (first, second) for each in part["messages"]]
+    assert set(keys) == {f"k{number}" for number in range(60)}
+
+    [bound] = {each["stored_time_ms"] for each in first["messages"][30:31]}
+    since = await read(visits, "/messages/by-time", topic="by-time", since=bound)
+    assert all(each["stored_time_ms"] >= bound for each in since["messages"])
+    until_ = await read(visits, "/messages/by-time", topic="by-time", until=bound)
+    assert all(each["stored_time_ms"] < bound for each in until_["messages"])
+    assert len(since["messages"]) + len(until_["messages"]) == 60
+    of_queue = await read(visits, "/messages/by-time", topic="by-time", queue=1)
+    assert {each["queue"] for each in of_queue["messages"]} == {1}
+    for query in ({"since": "soon"}, {"since": "1m", "until": "1h"}, {"rest": "x"}):
+        await read(visits, "/messages/by-time", 400, topic="by-time", **query)
+    await read(visits, "/messages/by-time", 404, topic="by-time", queue=7)
+    await read(visits, "/messages/by-time", 404, topic="missing")
+    page = (await visits.get("/messages/by-time", params={"topic": "by-time"})).text
+    assert "at most 10 left" in page
+
+
+async def test_a_compressed_body_is_opened(
+    visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("compressed", queues=1)
+    await producer.send(Message("compressed", b"[" + b"1," * 5000 + b"1]", keys=["packed"]))
+    place = await row_of(visits, "compressed", "packed")
+    shown = await read(visits, "/messages/message", **place)
+    assert (shown["body"]["format"], shown["body"]["bytes"]) == ("json", 10_003)
+    assert (shown["compression"], shown["body_error"]) == ("zlib", "")
+    assert shown["stored_body_bytes"] < 1000
+    assert "by zlib" in (await visits.get("/messages/message", params=place)).text
+
+
+async def test_each_group_of_a_message_has_its_state(
+    cluster: ThreadedCluster, visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("tracked", queues=1)
+    await producer.send(Message("tracked", b"x", tags="red", keys=["one"]))
+    place = await row_of(visits, "tracked", "one")
+    failures = 0
+    may_end = asyncio.Event()
+
+    async def consume(message: StoredMessage) -> None:
+        pass
+
+    async def wait(message: StoredMessage) -> None:
+        await may_end.wait()
+
+    async def fail(message: StoredMessage) -> None:
+        raise ValueError("cannot book")
+
+    async def fail_once(message: StoredMessage) -> None:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise ConsumeLater(delay_level=1)
+
+    async def later(message: StoredMessage) -> None:
+        raise ConsumeLater(delay_level=2)
+
+    async def states() -> dict[str, str]:
+        found = await read(visits, "/messages/groups", **place)
+        return {each["group"]: each["state"] for each in found["groups"]}
+
+    async def are(wanted: dict[str, str]) -> bool:
+        return wanted.items() <= (await states()).items()
+
+    async with (
+        consumer(cluster, "done", "tracked", consume),
+        consumer(cluster, "others", "tracked", consume, subscriptions={"tracked": "blue"}),
+        consumer(cluster, "dead", "tracked", fail, retries_max=0),
+        consumer(cluster, "again", "tracked", fail_once),
+        consumer(cluster, "later", "tracked", later),
+        consumer(cluster, "busy", "tracked", wait),
+    ):
+        wanted = {
+            "done": "consumed", "others": "filtered", "dead": "dead-lettered",
+            "again": "consumed", "later": "retry waits",
+        }  # fmt: skip
+        await until(lambda: are(wanted), timeout=60)
+        may_end.set()
+
+        async def busy_is_done() -> bool:
+            return (await states()).get("busy") == "consumed"
+
+        await until(busy_is_done)
+    found = await read(visits, "/messages/groups", **place)
+    details = {each["group"]: each for each in found["groups"]}
+    assert details["again"]["retries"] == 1
+    assert details["again"]["copies"][0]["topic"] == "%RETRY%again"
+    assert details["dead"]["copies"][-1]["topic"] == "%DLQ%dead"
+    assert details["done"]["committed"] == 1
+    page = (await visits.get("/messages/groups", params=place)).text
+    assert "dead letter</a>" in page
+    assert 'href="/messages/deliver?' in page
+
+
+async def test_a_trace_is_a_timeline_of_sends_consumptions_and_transactions(
+    cluster: ThreadedCluster, visits: httpx.AsyncClient, admin: AdminClient
+) -> None:
+    await admin.create_topic("traced", queues=1)
+    handled = 0
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == 1:
+            raise ConsumeLater(delay_level=1)
+
+    class Commits:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.COMMIT
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.COMMIT
+
+    async with (
+        consumer(cluster, "traced-group", "traced", handle, trace=True),
+        TransactionProducer(
+            cluster.name_servers, group="bank", listener=Commits(), trace=True
+        ) as bank,
+    ):
+        sent = await bank.send_in_transaction(Message("traced", b"x", keys=["t1"]))
+        message_id = sent.receipt.message_id
+
+        async def steps() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = (await read(visits, "/messages/trace", id=message_id))[
+                "steps"
+            ]
+            return found
+
+        async def is_complete() -> bool:
+            return len(await steps()) == 4
+
+        await until(is_complete, timeout=60)
+    found = await steps()
+    assert [(each["event"], each["result"]) for each in found] == [
+        ("send", "stored"), ("transaction", "commit"), ("consume", "failed"),
+        ("consume", "success"),
+    ]  # fmt: skip
+    assert [each["group"] for each in found] == ["bank", "bank", "traced-group", "traced-group"]
+    assert [each["retry"] for each in found[2:]] == [0, 1]
+    assert all(0 <= each["bar_from"] <= 100 - each["bar_width"] for each in found)
+    page = (await visits.get("/messages/trace", params={"id": message_id})).text
+    assert page.count("<rect ") == 4
+    await read(visits, "/messages/trace", 404, id=message_id, trace_topic="no-traces")
+
+
+async def test_a_message_is_delivered_to_a_member_and_sent_again(
+    cluster: ThreadedCluster, visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("again", queues=1)
+    await producer.send(Message("again", b"x", keys=["order"]))
+    place = await row_of(visits, "again", "order")
+    received: list[str] = []
+
+    async def handle(message: StoredMessage) -> None:
+        received.append(message.message_id)
+        if len(received) == 2:
+            raise ValueError("not twice")
+
+    await change(visits, "/messages/deliver", 400, group="clerks", **place)
+    async with consumer(cluster, "clerks", "again", handle):
+        await until(lambda: len(received) == 1)
+        preview = await read(visits, "/messages/deliver", group="clerks", **place)
+        assert preview["online_members"] == [preview["delivered_to"]]
+        form = place | {"group": "clerks"}
+        made = await change(visits, "/messages/deliver", **form)
+        assert (made["result"], "not twice" in made["remark"]) == ("CR_THROW_EXCEPTION", True)
+        made = await change(visits, "/messages/deliver", client=preview["delivered_to"], **form)
+        assert made["result"] == "CR_SUCCESS"
+        wrong = await change(visits, "/messages/deliver", 400, client="nobody", **form)
+        assert "client=nobody is not online" in wrong["error"]
+
+        preview = await read(visits, "/messages/resend", **place)
+        assert preview["groups_that_receive_it_again"] == ["clerks"]
+        made = await change(visits, "/messages/resend", **place)
+        assert (made["topic"], made["offset"]) == ("again", 1)
+        await until(lambda: len(received) == 4)
+    assert len(set(received)) == 1
+    await change(visits, "/messages/resend", 404, **(place | {"offset": 99}))
+    half = place | {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}
+    await change(visits, "/messages/resend", 400, **half)

@@ -1,0 +1,44 @@
+"""Messages that wait: the states of timer messages, and half messages without a decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.admin.waiting_messages import decided_offsets, timer_state, undecided
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import HALF_TOPIC
+from support.clients.consumer_inputs import stored_in
+
+HALF_QUEUE = MessageQueue(HALF_TOPIC, "broker-a", 0)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "state"), [(5_000, "waiting"), (4_999, "due"), (4_000, "due"), (3_999, "past")]
+)
+def test_a_timer_is_past_when_the_second_of_its_slot_is_over(due_ms: int, state: str) -> None:
+    assert timer_state(due_ms, 5_000).value == state
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"),
+    [
+        (b"12", [12]),
+        (b"12,13,15,", [12, 13, 15]),
+        (b"", []),
+        (b"12,x,-1," + b"9" * 20, [12]),
+    ],
+    ids=["RocketMQ 4", "RocketMQ 5", "empty", "damaged"],
+)
+def test_a_message_of_decisions_names_queue_offsets(body: bytes, offsets: list[int]) -> None:
+    assert decided_offsets(body) == offsets
+
+
+def test_a_half_message_that_was_put_back_is_there_once_and_the_oldest_is_first() -> None:
+    halves = [
+        stored_in(HALF_QUEUE, offset, born_time_ms=born_ms, properties={"UNIQ_KEY": unique_id})
+        for offset, born_ms, unique_id in
+        ((5, 300, "a"), (6, 100, "b"), (7, 200, "c"), (8, 300, "a"), (9, 200, "c"))
+    ]  # fmt: skip
+
+    assert [each.queue_offset for each in undecided(halves, {5})] == [6, 9, 8]
+    assert [each.queue_offset for each in undecided(halves, {5, 6, 9})] == [7, 8]

@@ -2,11 +2,13 @@
 
 A server that accepts connections but does not respond fails the check. ``--tls`` connects with TLS,
 for servers with ``tls.server.mode=enforcing``; the certificate is not verified, because the server
-is on this machine.
+is on this machine. ``ready=5557`` asks any server with ``metricsExporterType=PROM`` whether it is
+ready, ``console=8082`` whether the console serves its page for sign-ins.
 """
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
 import sys
@@ -55,17 +57,39 @@ def check(server: str, port: int, timeout_s: float = TIMEOUT_S, *, tls: bool = F
         raise OSError(f"it responded with code {response.code}: {response.remark}")
 
 
+PAGES = {"ready": "/ready", "console": "/sign-in"}
+
+
+def check_page(path: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Get a page of a server; raise OSError unless its status is 200."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        if response.status != http.HTTPStatus.OK:
+            reason = response.read(1000).decode(errors="replace").strip()
+            raise OSError(f"it responded with status {response.status}: {reason}")
+    except http.client.HTTPException as problem:
+        raise OSError(f"it did not respond with HTTP: {problem!r}") from None
+    finally:
+        connection.close()
+
+
 def main(arguments: list[str]) -> int:
     """Check every server; name those that fail."""
     failed = 0
     tls = "--tls" in arguments
     for argument in (each for each in arguments if each != "--tls"):
         server, _, port = argument.partition("=")
-        if server not in REQUESTS or not port.isdecimal():
-            print(f"{argument!r}: expected namesrv=PORT or broker=PORT", file=sys.stderr)
+        if server not in REQUESTS | PAGES or not port.isdecimal():
+            names = " or ".join(f"{name}=PORT" for name in REQUESTS | PAGES)
+            print(f"{argument!r}: expected {names}", file=sys.stderr)
             return 2
         try:
-            check(server, int(port), tls=tls)
+            if server in PAGES:
+                check_page(PAGES[server], int(port))
+            else:
+                check(server, int(port), tls=tls)
         except OSError as error:
             print(f"{server} on port {port} does not serve: {error}", file=sys.stderr)
             failed = 1

@@ -23,6 +23,9 @@ import yaml
 
 from build_ext import ROOT
 from cometmq.cli.commands import app
+from cometmq.console.access.sign_in import SIGN_IN
+from cometmq.metrics.config import MetricsSettings
+from cometmq.metrics.endpoint import MetricsEndpoint
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSettings
 from cometmq.remoting.ports import free_port
@@ -35,6 +38,8 @@ RELEASE = WORKFLOWS / "release.yml"
 EVERY_WORKFLOW = [pytest.param(path, id=path.stem) for path in sorted(WORKFLOWS.iterdir())]
 UNIT = DEPLOY / "cometmq.service"
 CONTAINERFILE = DEPLOY / "Containerfile"
+IMAGES = ("server", "console")
+"""The targets of the container recipe."""
 EXPOSURE_MAX = 15
 """What ``systemd-analyze security`` may count, in tenths; a service without any limit has 96."""
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.9"
@@ -161,12 +166,14 @@ def test_a_linter_finds_nothing_in_the_container_recipe() -> None:
     passes(tool("hadolint"), CONTAINERFILE)
 
 
-def test_the_container_starts_a_command_that_exists_on_a_supported_python() -> None:
+def test_the_containers_start_commands_that_exist_on_a_supported_python() -> None:
     text = CONTAINERFILE.read_text()
-    (command,) = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
+    commands = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
     (version,) = re.findall(r"^ARG PYTHON=(\S+)$", text, re.MULTILINE)
 
-    understood(json.loads(command))
+    assert len(commands) == len(IMAGES)
+    for command in commands:
+        understood(json.loads(command))
     assert version in pythons.supported()
 
 
@@ -233,6 +240,24 @@ async def test_a_broker_that_demands_an_account_is_healthy(
         await server.stop(0.0)
 
 
+async def test_a_server_is_as_healthy_as_it_says_that_it_is_ready(
+    health: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reasons = ["", "no name server knows this broker"]
+    endpoint = MetricsEndpoint(
+        MetricsSettings(exporter="PROM", port=0), {}, lambda page: asyncio.sleep(0), reasons.pop
+    )
+    await endpoint.start()
+    try:
+        found = [await asyncio.to_thread(health.main, [f"ready={endpoint.port}"]) for _ in range(2)]
+    finally:
+        await endpoint.stop()
+
+    assert found == [1, 0]
+    assert "status 503: no name server knows this broker" in capsys.readouterr().err
+    assert health.PAGES["console"] == SIGN_IN
+
+
 def test_a_server_that_refuses_the_request_is_not_healthy(
     health: ModuleType, server: Standalone, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +289,10 @@ def test_a_health_check_of_an_unknown_server_is_a_misuse(
     health: ModuleType, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert health.main([word]) == 2
-    assert "expected namesrv=PORT or broker=PORT" in capsys.readouterr().err
+    assert (
+        "expected namesrv=PORT or broker=PORT or ready=PORT or console=PORT"
+        in capsys.readouterr().err
+    )
 
 
 def builder() -> str | None:
@@ -280,14 +308,17 @@ def test_a_container_is_built_and_gets_healthy() -> None:
     container = builder()
     if container is None:
         pytest.skip("no program that builds containers works here")
-    passes(container, "build", "-f", CONTAINERFILE, "-t", "cometmq:test", ".", timeout=1800)
-    assert "(compiled: " in passes(container, "run", "--rm", "cometmq:test", "version")
-    started = passes(container, "run", "--detach", "--rm", "--cap-drop=all", "cometmq:test")
+    for target in IMAGES:
+        words = ("--target", target, "-t", f"cometmq-{target}:test")
+        passes(container, "build", "-f", CONTAINERFILE, *words, ".", timeout=1800)
+    assert "(compiled: " in passes(container, "run", "--rm", "cometmq-server:test", "version")
+    passes(container, "run", "--rm", "cometmq-console:test", "console", "--help")
+    started = passes(container, "run", "--detach", "--rm", "--cap-drop=all", "cometmq-server:test")
     name = started.split()[-1]
-    words = (container, "exec", name, "/opt/cometmq/bin/python", "/opt/cometmq/healthcheck.py")
+    command = (container, "exec", name, "/opt/cometmq/bin/python", "/opt/cometmq/healthcheck.py")
     try:
         deadline = time.monotonic() + HEALTHY_TIMEOUT_S
-        while run(*words, "namesrv=9876", "broker=10911").returncode != 0:
+        while run(*command, "namesrv=9876", "broker=10911").returncode != 0:
             assert time.monotonic() < deadline, run(container, "logs", name).stdout
             time.sleep(0.5)
     finally:

@@ -8,6 +8,7 @@ Each module here has a function ``files()``, which gives the paths that it write
     blocking_client  the blocking client, from the asyncio client
     configuration    the files of ``conf``, and the types of the client's keywords
     dashboards       Grafana's dashboards
+    prometheus_rule  the alert rules as Kubernetes has them
 
 A test of each fails if one of its files is out of date.
 """

@@ -12,7 +12,15 @@ from importlib.util import find_spec
 
 from tools.generate.root import ROOT, is_current
 
-MODULES = ("blocking_client", "configuration", "dashboards", "pages", "spark_pages", "states")
+MODULES = (
+    "blocking_client",
+    "configuration",
+    "dashboards",
+    "pages",
+    "prometheus_rule",
+    "spark_pages",
+    "states",
+)
 NEEDS = {"spark_pages": "pyspark", "blocking_client": "ruff"}
 """The package that a module needs: without it, a run of all modules leaves the module out."""
 

@@ -65,6 +65,7 @@ USED_BY = {
     "spark-provided": ("tests/unit/spark",),
     "faststream": ("tests/unit/faststream",),
     "console": ("tests/unit/console",),
+    "oidc": ("tests/integration/test_console_openid.py",),
     "payloads": ("tests/unit/spark/payloads",),
     "build": ("tests/unit/test_build_ext.py",),
     "test": ("tests/unit",),

@@ -47,14 +47,17 @@ def client_settings(config: Path | None = None) -> ClientSettings | None:
     return ClientSettings(access_key=found["accessKey"], secret_key=found["secretKey"])
 
 
-def connection_settings(config: Path | None = None) -> ClientSettings:
+def connection_settings(
+    config: Path | None = None, account: ClientSettings | None = None
+) -> ClientSettings:
     """Return all settings of connections: of the account's file, the environment and a TOML file.
 
     Args:
         config: the TOML file with the settings; None for the one that COMETMQ_CONFIG names.
+        account: an account, and what else has precedence; None for the account of these places.
 
     Raises:
         ConfigError: a file cannot be read, or a setting is unknown or wrong.
     """
     tables = read_tables(config) if config else None
-    return resolve_settings(ClientSettings, given=client_settings(config), tables=tables)
+    return resolve_settings(ClientSettings, given=account or client_settings(config), tables=tables)

@@ -41,7 +41,10 @@ def serve(name_servers: str, client_config: Path | None, **options: Any) -> int:
     from cometmq.cli.event_loop import run
 
     server, _ = _loaded()
-    return run(_serve(server.Options(**options), name_servers, client_config))
+    from cometmq.console.config import read
+
+    wanted = server.Options(**options, settings=read(client_config))
+    return run(_serve(wanted, name_servers, client_config))
 
 
 async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
@@ -57,7 +60,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
 
 async def _serve(options: Options, name_servers: str, client_config: Path | None) -> int:
     def ready(address: str) -> None:
-        signed = "sign-in by users" if options.users else "without sign-in"
+        signed = "sign-in by users" if options.has_sign_in else "without sign-in"
         print(f"console ready at {address} ({signed})", flush=True)
 
     async with opened(name_servers, options, client_config) as console:
@@ -69,20 +72,31 @@ async def _serve(options: Options, name_servers: str, client_config: Path | None
 async def opened(
     name_servers: str, options: Options, client_config: Path | None = None
 ) -> AsyncIterator[Server]:
-    """Bind the socket of a console with its client, within ``async with``.
+    """Bind the socket of a console with its clients, within ``async with``.
 
     Raises:
         ConfigError: an option cannot be used.
     """
     from cometmq.cli.account import connection_settings
     from cometmq.client import AdminClient, ClientInstance
+    from cometmq.client.settings import ClientSettings
     from cometmq.console.server import Server
 
-    async with (
-        ClientInstance(name_servers, settings=connection_settings(client_config)) as instance,
-        AdminClient(instance=instance) as admin,
-    ):
-        yield Server(admin, options._replace(examine=examine))
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def client(settings: ClientSettings) -> AdminClient:
+            instance = ClientInstance(name_servers, settings=settings)
+            await stack.enter_async_context(instance)
+            return await stack.enter_async_context(AdminClient(instance=instance))
+
+        admin = await client(connection_settings(client_config))
+        admins = {}
+        for role, each in options.settings.accounts_by_role.items():
+            account = ClientSettings(
+                access_key=each.access_key, secret_key=each.secret, security_token="", key_file=None
+            )
+            admins[role] = await client(connection_settings(client_config, account))
+        yield Server(admin, options._replace(examine=examine), admins)
 
 
 class ConsoleOfServer:

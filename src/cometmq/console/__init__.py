@@ -28,7 +28,9 @@ the audit log. It needs no template. A new feature is a new folder and a line in
     changes · forms              `Change`: from a form to a preview and a result
     live · charts                `Live`: parts of pages as server-sent events; lines over time
      │
-    access                       users, sessions, sign-in, the audit log
+    access                       users, sessions, sign-in by password or provider, the audit log
+     │
+    config                       the table of a TOML file: provider, accounts of roles
      │
     pages                        `Page`: from a request to a struct, from a struct to HTML or JSON
      │

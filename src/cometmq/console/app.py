@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -35,6 +35,7 @@ from cometmq.console.access.sign_in import RefusedError, SignIns
 from cometmq.console.access.users import Users
 from cometmq.console.changes import Change, Changes
 from cometmq.console.charts import HEIGHT, WIDTH
+from cometmq.console.config import ConsoleSettings
 from cometmq.console.forms import described
 from cometmq.console.guard import Guard, is_loopback_address
 from cometmq.console.live import Stream, Streams
@@ -51,6 +52,9 @@ from cometmq.console.pages import (
 )
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
+
+if TYPE_CHECKING:
+    from cometmq.console.access.openid import OpenIdSignIns
 
 PAGE_S = 15.0
 """Seconds for a page, however slow the cluster is."""
@@ -72,6 +76,13 @@ class Options(NamedTuple):
     key: Path | None = None
     examine: doctor.Examine | None = None
     """Runs the checks of the page Doctor; None for no such page."""
+    settings: ConsoleSettings = ConsoleSettings()
+    """Of the TOML file: the provider of users, and the accounts of roles."""
+
+    @property
+    def has_sign_in(self) -> bool:
+        """Whether visitors sign in."""
+        return self.users is not None or self.settings.openid is not None
 
 
 class Console:
@@ -82,6 +93,7 @@ class Console:
         options: of the console.
         more: further pages.
         more_changes: further changes.
+        admins: the clients of roles that have an account of their own.
 
     Raises:
         ConfigError: the options do not fit together, or a file cannot be used.
@@ -93,15 +105,24 @@ class Console:
         options: Options,
         more: Sequence[Page] = (),
         more_changes: Sequence[Change] = (),
+        admins: Mapping[Role, AdminClient] | None = None,
     ) -> None:
         check(options)
         audit_path = options.audit_log
         if audit_path is None and options.users is not None:
             audit_path = options.users.with_name("audit.log")
         self._audit = AuditLog(audit_path)
-        reads = Reads(admin)
-        self.samples = overview.Samples(reads)
-        self._doctor = doctor.Doctor(admin, options.examine) if options.examine else None
+        self._reads = Reads(admin)
+        self._reads_of_roles = {role: Reads(each) for role, each in (admins or {}).items()}
+        """Each has what it keeps for itself: an account sees nothing that another one has read."""
+        self.samples = overview.Samples(self._reads)
+        self._samples = {self._reads: self.samples}
+        self._samples |= {each: overview.Samples(each) for each in self._reads_of_roles.values()}
+        self._doctors = {
+            each: doctor.Doctor(each.admin, options.examine)
+            for each in self._samples
+            if options.examine
+        }
         self._templates = environment()
         overview.prepare(self._templates)
         self._templates.globals |= {
@@ -109,7 +130,7 @@ class Console:
         }  # fmt: skip
         self.streams = Streams(self._templates, self.check_role, self.reads_of)
         self.pages: tuple[Page, ...] = (
-            *overview.pages(self.samples),
+            *overview.pages(self._samples.__getitem__),
             *topics.PAGES,
             *static_topics.PAGES,
             *groups.PAGES,
@@ -118,7 +139,7 @@ class Console:
             *cluster.PAGES,
             *settings.PAGES,
             *accounts.PAGES,
-            *(self._doctor.pages if self._doctor else ()),
+            *(doctor.pages(self._doctors.__getitem__) if self._doctors else ()),
             *audit_page.pages(self._audit),
             *more,
         )
@@ -137,20 +158,36 @@ class Console:
         self._roles = {each.path: each.role for each in self.pages}
         self._roles |= {each.path: each.role for each in self.changes}
         self._tabs = [page for page in self.pages if page.is_tab]
-        self._reads = reads
         self.sign_ins = self._sign_ins(options)
+        self._openid = self._openid_of(options)
         served = Starlette(
             routes=self._routes(),
             exception_handlers={HTTPException: self._http_error, RefusedError: self._refused},
             lifespan=self._lifespan,
         )
         served.router.redirect_slashes = False  # it makes an address of the header Host
-        self.app: ASGIApp = Guard(served, self.sign_ins.who if self.sign_ins else None)
+        who = self.sign_ins.who if self.sign_ins else None
+        self.app: ASGIApp = Guard(served, who, options.settings.base_url)
 
     def _sign_ins(self, options: Options) -> SignIns | None:
-        if options.users is None:
+        if not options.has_sign_in:
             return None
-        return SignIns(Users(options.users), self._audit, self._templates, self._roles)
+        users = Users(options.users) if options.users else None
+        openid = options.settings.openid
+        provider = openid.name if openid else ""
+        return SignIns(users, self._audit, self._templates, self._roles, provider)
+
+    def _openid_of(self, options: Options) -> OpenIdSignIns | None:
+        if options.settings.openid is None or self.sign_ins is None:
+            return None
+        try:
+            from cometmq.console.access.openid import OpenIdSignIns
+        except ImportError as missing:
+            raise ConfigError(
+                f"[console.openid] needs the extra oidc (no module {missing.name}):"
+                " pip install 'cometmq[oidc]'"
+            ) from None
+        return OpenIdSignIns(options.settings, self.sign_ins)
 
     def _routes(self) -> list[Route | Mount]:
         static = StaticFiles(directory=Path(__file__).parent / "static")
@@ -158,24 +195,29 @@ class Console:
             Mount("/static", static),
             Route("/api/openapi.json", self._schema(), methods=["GET"]),
             *(self.sign_ins.routes if self.sign_ins else ()),
+            *(self._openid.routes if self._openid else ()),
         ]
         for page in self.pages:
             made.append(Route(page.path, self._html(page), methods=["GET"]))
             made.append(Route(page.api, self._json(page), methods=["GET"]))
-        for live in (*overview.live(self.samples),):
+        for live in (*overview.live(self._samples.__getitem__),):
             made.append(Route(live.path, Stream(live, self.streams), methods=["GET"]))
         return [*made, *Changes(self.changes, self, self._audit).routes]
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
-        sampling = asyncio.create_task(self.samples.run(), name="console samples")
+        sampling = [
+            asyncio.create_task(each.run(), name="console samples")
+            for each in self._samples.values()
+        ]
         try:
             yield
         finally:
-            sampling.cancel()
-            await asyncio.wait([sampling])
-            if self._doctor is not None:
-                await self._doctor.close()
+            for task in sampling:
+                task.cancel()
+            await asyncio.wait(sampling)
+            for each in self._doctors.values():
+                await each.close()
 
     def _html(self, page: Page) -> Endpoint:
         async def respond(request: Request) -> Response:
@@ -237,7 +279,10 @@ class Console:
 
     def reads_of(self, request: Request) -> Reads:
         """Return the cluster as the user of a request may see it."""
-        return self._reads
+        signed_in = request.state.signed_in
+        if signed_in is None:
+            return self._reads
+        return self._reads_of_roles.get(signed_in.user.role, self._reads)
 
     def page(self, request: Request, template: str, status: int, **values: Any) -> Response:
         """Return a page.
@@ -295,10 +340,18 @@ def check(options: Options) -> None:
         ConfigError: they do not.
     """
     is_local = options.host == "localhost" or is_loopback_address(options.host)
-    if options.users is None and not is_local:
+    if not options.has_sign_in and not is_local:
         raise ConfigError(
-            f"--host {options.host} without --users: expected a file of users, since every visitor"
-            " could read all messages otherwise; 'cometmq console-user' makes one"
+            f"--host {options.host} without --users: expected a file of users or [console.openid],"
+            " since every visitor could read all messages otherwise; 'cometmq console-user' makes a"
+            " file"
         )
+    if not options.has_sign_in and options.settings.accounts:
+        raise ConfigError(
+            "[console.accounts] without --users: expected a file of users or [console.openid],"
+            " since no visitor has a role otherwise"
+        )
+    if options.users is None and options.has_sign_in and options.audit_log is None:
+        raise ConfigError("[console.openid] without --users: expected --audit-log, a file")
     if (options.certificate is None) != (options.key is None):
         raise ConfigError("expected both --certificate and --key, or neither of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cometmq.console.access.sign_in import API, SIGN_IN, SignedIn, is_secure
+from cometmq.console.access.sign_in import API, PROVIDER, SIGN_IN, SignedIn, is_secure
 from cometmq.model.errors import ConfigError
 
 POLICY = (
@@ -38,17 +38,22 @@ class Guard:
         app: the application behind it.
         who: returns the user of a request; None if there are no users, and so no sign-in. The
             console then serves loopback only, and refuses names that lead there from elsewhere.
+        base_url: the address that browsers use, behind a reverse proxy that of the proxy; empty
+            for that of the requests.
     """
 
-    def __init__(self, app: ASGIApp, who: Who | None) -> None:
+    def __init__(self, app: ASGIApp, who: Who | None, base_url: str = "") -> None:
         self._app = app
         self._who = who
+        self._base = urlsplit(base_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._base.scheme:  # cookies of a proxy with TLS are for TLS
+            scope["scheme"] = self._base.scheme
         connection = HTTPConnection(scope)
 
         async def send_with_headers(message: Message) -> None:
@@ -70,9 +75,10 @@ class Guard:
         scope.setdefault("state", {})["signed_in"] = None
         if self._who is None and not is_loopback(connection.headers.get("host", "")):
             return PlainTextResponse("expected the host 127.0.0.1, localhost or [::1]", 421)
-        if scope["method"] not in ("GET", "HEAD") and is_of_another_site(connection.headers):
+        hosts = connection.headers.get("host", ""), self._base.netloc
+        if scope["method"] not in ("GET", "HEAD") and is_of_another_site(connection.headers, hosts):
             return PlainTextResponse("the request comes from another site", 403)
-        if self._who is None or path.startswith(STATIC) or path in (SIGN_IN, API):
+        if self._who is None or path.startswith((STATIC, PROVIDER)) or path in (SIGN_IN, API):
             return None
         try:
             scope["state"]["signed_in"] = signed_in = self._who(connection)
@@ -106,14 +112,20 @@ def is_loopback_address(name: str) -> bool:
         return False
 
 
-def is_of_another_site(headers: Headers) -> bool:
-    """Whether a browser says that another site has made a request; other clients say nothing."""
+def is_of_another_site(headers: Headers, hosts: Sequence[str]) -> bool:
+    """Whether a browser says that another site has made a request; other clients say nothing.
+
+    Args:
+        headers: of the request.
+        hosts: of the console; an empty one is none.
+    """
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
     if origin is None:
         return False
     try:
-        return urlsplit(origin).netloc != headers.get("host", "")
+        host = urlsplit(origin).netloc
     except ValueError:
         return True
+    return not host or host not in hosts

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import uvicorn
 
 from cometmq.client import AdminClient
 from cometmq.console.app import Console, Options
+from cometmq.console.pages import Role
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.system.platforms import SYSTEM
@@ -28,13 +29,19 @@ class Server:
     Args:
         admin: the client of the cluster, which its owner starts and closes.
         options: of the console.
+        admins: the clients of roles that have an account of their own.
 
     Raises:
         ConfigError: an option cannot be used.
     """
 
-    def __init__(self, admin: AdminClient, options: Options) -> None:
-        self._console = Console(admin, options)
+    def __init__(
+        self,
+        admin: AdminClient,
+        options: Options,
+        admins: Mapping[Role, AdminClient] | None = None,
+    ) -> None:
+        self._console = Console(admin, options, admins=admins)
         config = uvicorn.Config(
             self._console.app,
             host=options.host,

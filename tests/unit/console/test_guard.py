@@ -31,7 +31,8 @@ def test_other_names_are_not(host: str) -> None:
         ({"sec-fetch-site": "cross-site"}, True),
         ({"sec-fetch-site": "same-site"}, True),
         ({"sec-fetch-site": "same-origin", "origin": "http://a:1"}, False),
+        ({"origin": ""}, True),
     ],
 )
 def test_a_request_of_another_site_is_noticed(headers: dict[str, str], is_other: bool) -> None:
-    assert is_of_another_site(Headers({"host": "a:1", **headers})) is is_other
+    assert is_of_another_site(Headers(headers), ("a:1", "")) is is_other

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer.main
 
@@ -24,6 +25,7 @@ from cometmq.cli.commands import app
 from cometmq.cli.demo_figures import Figures
 from cometmq.cli.demo_view import summary
 from cometmq.client.settings import resolve_settings
+from cometmq.console.config import ConsoleSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.metrics.config import MetricsSettings
@@ -142,10 +144,11 @@ def test_configuration_in_the_text_is_understood(page: Path) -> None:
 
 
 @on_each_page
-def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> None:
+def test_tables_of_settings_in_the_text_are_understood(page: Path) -> None:
     kinds = {kind.section: kind for kind in configuration.client_settings()}
     for block in blocks(page, "toml"):
         tables = tomllib.loads(block)
+        msgspec.convert(tables.pop("console", {}), ConsoleSettings)
         assert tables.keys() <= kinds.keys()
         for section, table in tables.items():
             used = resolve_settings(kinds[section], environment={}, tables=tables)

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections import OrderedDict
 
+from cometmq.console.pages import Role
 from cometmq.system.clock import Clock
 
 SESSIONS_MAX = 1_000
@@ -21,10 +22,12 @@ KEYS_MAX = 10_000
 class Session:
     """A user that has signed in."""
 
-    __slots__ = ("begin", "form_token", "last", "user")
+    __slots__ = ("begin", "form_token", "last", "role", "user")
 
-    def __init__(self, user: str, now: float) -> None:
+    def __init__(self, user: str, now: float, role: Role | None = None) -> None:
         self.user = user
+        self.role = role
+        """Of a user of a provider; None for a user of the file, which has the role."""
         self.form_token = secrets.token_urlsafe(32)
         """The forms of the session have it; the forms of other sites do not."""
         self.begin = self.last = now
@@ -40,7 +43,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def add(self, user: str) -> tuple[str, Session]:
+    def add(self, user: str, role: Role | None = None) -> tuple[str, Session]:
         """Begin a session; return its token."""
         token = secrets.token_urlsafe(32)
         own = [key for key, each in self._sessions.items() if each.user == user]
@@ -48,7 +51,7 @@ class Sessions:
             del self._sessions[key]
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.popitem(last=False)
-        session = self._sessions[_key(token)] = Session(user, self._clock.monotonic())
+        session = self._sessions[_key(token)] = Session(user, self._clock.monotonic(), role)
         return token, session
 
     def find(self, token: str) -> Session | None:
@@ -83,6 +86,11 @@ class SignInLimit:
 
     def __len__(self) -> int:
         return len(self._attempts)
+
+    def is_exceeded(self, key: str) -> bool:
+        """Whether a further attempt would be refused; counts none."""
+        begin, count = self._attempts.get(key, (0.0, 0))
+        return count >= ATTEMPTS_MAX and self._clock.monotonic() - begin < WINDOW_S
 
     def wait_s(self, *keys: str) -> float:
         """Count an attempt for each key; return how long to wait before it, 0 if it is allowed."""

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import math
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +24,8 @@ from cometmq.system.clock import Clock
 
 SESSION_COOKIE, FORM_COOKIE = "cometmq_session", "cometmq_form"
 SIGN_IN, SIGN_OUT, API = "/sign-in", "/sign-out", "/api/session"
+PROVIDER = f"{SIGN_IN}/openid"
+"""Below it are the pages of a sign-in by a provider."""
 BODY_BYTES_MAX, BODY_S = 8 * 1024, 10.0
 WAITING_MAX = 8
 """Sign-ins that wait for the one whose password is checked."""
@@ -62,27 +64,29 @@ class SignIns:
     """Signs users in and out.
 
     Args:
-        users: the users.
+        users: those with a password; None if all users are of the provider.
         audit: gets a line for each sign-in and sign-out.
         templates: with the form.
         paths: of the pages, to which a sign-in may lead back.
+        provider: what the form calls the provider, which may sign users in as well; empty for none.
         clock: measures sessions and attempts.
     """
 
     def __init__(
         self,
-        users: Users,
+        users: Users | None,
         audit: AuditLog,
         templates: Environment,
         paths: Collection[str],
+        provider: str = "",
         clock: Clock | None = None,
     ) -> None:
         clock = clock or Clock()
         self.sessions = Sessions(clock)
-        self._limit = SignInLimit(clock)
+        self.limit = SignInLimit(clock)
         self._users, self._audit = users, audit
         self._template = templates.get_template("access/sign_in.html")
-        self._paths = paths
+        self._paths, self._provider = paths, provider
         self._checking = asyncio.Lock()
         self._waiting = 0
 
@@ -99,29 +103,34 @@ class SignIns:
     def who(self, connection: HTTPConnection) -> SignedIn | None:
         """Return the user of a request; None if it has no session, or the user was removed."""
         session = self.sessions.find(connection.cookies.get(SESSION_COOKIE, ""))
-        user = self._users.find(session.user) if session else None
-        return SignedIn(user, session) if user and session else None
+        if session is None:
+            return None
+        if session.role is not None:
+            return SignedIn(User(session.user, session.role, ""), session)
+        user = self._users.find(session.user) if self._users else None
+        return SignedIn(user, session) if user else None
 
     async def _form(self, request: Request) -> Response:
-        return self._show(request, request.query_params.get("next", "/"))
+        is_out = bool(self._provider) and "out" in request.query_params
+        return self.show(request, request.query_params.get("next", "/"), is_out=is_out)
 
     async def _submit(self, request: Request) -> Response:
         try:
             form = await form_of(request)
         except RefusedError as error:
-            return self._show(request, "/", error)
+            return self.show(request, "/", error)
         following = form.get("next", "/")
         if not is_same(form.get("form_token", ""), request.cookies.get(FORM_COOKIE, "")):
             reason = "The form is too old, or cookies are off: try again."
-            return self._show(request, following, RefusedError(403, reason))
+            return self.show(request, following, RefusedError(403, reason))
         given = Credentials(form.get("user", ""), form.get("password", ""))
         try:
             token, _ = await self._sign_in(given, address_of(request))
         except RefusedError as error:
-            return self._show(request, following, error)
-        response = RedirectResponse(self._page(following), 303)
+            return self.show(request, following, error)
+        response = RedirectResponse(self.page(following), 303)
         response.delete_cookie(FORM_COOKIE, path="/")
-        return _with_session(response, request, token)
+        return with_session(response, request, token)
 
     async def _sign_in_by_json(self, request: Request) -> Response:
         try:
@@ -133,7 +142,7 @@ class SignIns:
             return JSONResponse({"error": f"{error}: expected user and password"}, 400)
         except RefusedError as error:
             return JSONResponse({"error": str(error)}, error.status, error.headers)
-        return _with_session(JSONResponse({"form_token": session.form_token}), request, token)
+        return with_session(JSONResponse({"form_token": session.form_token}), request, token)
 
     async def _sign_out(self, request: Request) -> Response:
         signed_in = self.who(request)
@@ -142,8 +151,9 @@ class SignIns:
             if not is_same(form.get("form_token", ""), signed_in.session.form_token):
                 return HTMLResponse("The form is not of this session.", 403)
             self.sessions.end(request.cookies.get(SESSION_COOKIE, ""))
-            self._record(signed_in.user.name, address_of(request), "sign-out", "done")
-        response = RedirectResponse(SIGN_IN, 303)
+            self.record(signed_in.user.name, address_of(request), "sign-out", "done")
+        is_of_provider = signed_in is not None and signed_in.session.role is not None
+        response = RedirectResponse(f"{SIGN_IN}?out=1" if is_of_provider else SIGN_IN, 303)
         response.delete_cookie(SESSION_COOKIE, path="/")
         return response
 
@@ -154,14 +164,14 @@ class SignIns:
             RefusedError: user and password do not fit, or there are too many attempts.
         """
         keys = f"address {address}", f"user {given.user[:64]}"
-        if wait := self._limit.wait_s(*keys):
-            if any(map(self._limit.first_refusal, keys)):  # one line a minute, not one per attempt
-                self._record(given.user, address, "sign-in", "too many attempts")
+        if wait := self.limit.wait_s(*keys):
+            if any(map(self.limit.first_refusal, keys)):  # one line a minute, not one per attempt
+                self.record(given.user, address, "sign-in", "too many attempts")
             raise RefusedError(429, "Too many attempts: try again in a minute.", wait)
         if self._waiting >= WAITING_MAX:
             raise RefusedError(503, "Too many sign-ins at once: try again.", 1.0)
         try:
-            user = self._users.find(given.user)
+            user = self._users.find(given.user) if self._users else None
         except ConfigError as error:
             raise RefusedError(503, f"The users cannot be read: {error}") from None
         self._waiting += 1
@@ -172,18 +182,26 @@ class SignIns:
         finally:
             self._waiting -= 1
         if user is None or not is_right:
-            self._record(given.user, address, "sign-in", "refused")
+            self.record(given.user, address, "sign-in", "refused")
             raise RefusedError(403, "The user or the password is wrong.")
-        self._record(user.name, address, "sign-in", "done")
+        self.record(user.name, address, "sign-in", "done")
         return self.sessions.add(user.name)
 
-    def _record(self, user: str, address: str, action: str, result: str) -> None:
+    def record(
+        self, user: str, address: str, action: str, result: str,
+        values: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Write a line of the audit log.
+
+        Raises:
+            RefusedError: it cannot be written.
+        """
         try:
-            self._audit.add(user=user, address=address, action=action, result=result)
+            self._audit.add(user=user, address=address, action=action, result=result, values=values)
         except OSError as error:
             raise RefusedError(503, f"The audit log cannot be written: {error.strerror}") from None
 
-    def _page(self, following: str) -> str:
+    def page(self, following: str) -> str:
         """Return where a sign-in leads: to a page of the console, whatever the request says."""
         try:
             parts = urlsplit(following)
@@ -193,13 +211,27 @@ class SignIns:
             return "/"
         return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
-    def _show(
-        self, request: Request, following: str, error: RefusedError | None = None
+    def show(
+        self,
+        request: Request,
+        following: str,
+        error: RefusedError | None = None,
+        *,
+        is_out: bool = False,
     ) -> Response:
+        """Return the page of the sign-in.
+
+        Args:
+            request: which it is the response to.
+            following: where the sign-in leads.
+            error: why the sign-in before was refused.
+            is_out: whether a user of the provider has just signed out.
+        """
         token = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(32)
         content = self._template.render(
-            form_token=token, next=self._page(following), error=str(error or "")
-        )
+            form_token=token, next=self.page(following), error=str(error or ""), is_out=is_out,
+            has_users=self._users is not None, provider=self._provider,
+        )  # fmt: skip
         status, headers = (error.status, error.headers) if error else (200, {})
         response = HTMLResponse(content, status, headers)
         response.set_cookie(
@@ -255,7 +287,8 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-def _with_session(response: Response, request: Request, token: str) -> Response:
+def with_session(response: Response, request: Request, token: str) -> Response:
+    """Return a response that gives the browser a session."""
     response.set_cookie(
         SESSION_COOKIE, token, httponly=True, samesite="lax", secure=is_secure(request)
     )

@@ -1,5 +1,5 @@
 """The findings of ``cometmq doctor`` about the cluster, as of the last run."""
 
-from cometmq.console.doctor.page import Doctor, Examine, Finding
+from cometmq.console.doctor.page import Doctor, Examine, Finding, pages
 
-__all__ = ["Doctor", "Examine", "Finding"]
+__all__ = ["Doctor", "Examine", "Finding", "pages"]

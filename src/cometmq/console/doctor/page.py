@@ -65,6 +65,30 @@ class Findings(msgspec.Struct):
     errors: list[str] = msgspec.field(default_factory=list)
 
 
+def pages(doctor_of: Callable[[Reads], Doctor]) -> tuple[Page, ...]:
+    """Return the pages of this feature.
+
+    Args:
+        doctor_of: returns the runs of an account.
+    """
+
+    async def last(reads: Reads, query: FindingsQuery) -> Findings:
+        return doctor_of(reads).shown(fine=query.fine)
+
+    async def newest(reads: Reads, query: FindingsQuery) -> Findings:
+        await doctor_of(reads).run()
+        return doctor_of(reads).shown(fine=query.fine)
+
+    template = "doctor/findings.html"
+    return (
+        Page("/doctor", "Doctor", template, FindingsQuery, Findings, last, is_tab=True),
+        Page(
+            "/doctor/run", "Run the checks", template, FindingsQuery, Findings, newest,
+            role=Role.OPERATOR,
+        ),
+    )  # fmt: skip
+
+
 class Doctor:
     """The last run, and the run of now.
 
@@ -81,21 +105,6 @@ class Doctor:
         self._found: Sequence[Finding] = ()
         self._state = Findings()
         self._running: asyncio.Task[None] | None = None
-        template = "doctor/findings.html"
-        self.pages = (
-            Page("/doctor", "Doctor", template, FindingsQuery, Findings, self._last, is_tab=True),
-            Page(
-                "/doctor/run", "Run the checks", template, FindingsQuery, Findings, self._newest,
-                role=Role.OPERATOR,
-            ),
-        )  # fmt: skip
-
-    async def _last(self, _reads: Reads, query: FindingsQuery) -> Findings:
-        return self.shown(fine=query.fine)
-
-    async def _newest(self, _reads: Reads, query: FindingsQuery) -> Findings:
-        await self.run()
-        return self.shown(fine=query.fine)
 
     def shown(self, *, fine: bool) -> Findings:
         """Return the findings of the last run, without what is fine unless asked for."""

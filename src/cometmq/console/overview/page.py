@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any
@@ -21,21 +22,25 @@ class OverviewQuery(Query):
     """The overview has no parameters."""
 
 
-def pages(samples: Samples) -> tuple[Page, ...]:
-    """Return the pages of this feature."""
+def pages(samples_of: Callable[[Reads], Samples]) -> tuple[Page, ...]:
+    """Return the pages of this feature.
 
-    async def overview(_reads: Reads, _query: OverviewQuery) -> Overview:
-        return await samples.newest()
+    Args:
+        samples_of: returns the samples that an account sees.
+    """
+
+    async def overview(reads: Reads, _query: OverviewQuery) -> Overview:
+        return await samples_of(reads).newest()
 
     template = "overview/overview.html"
     return (Page("/", "Overview", template, OverviewQuery, Overview, overview, is_tab=True),)
 
 
-def live(samples: Samples) -> tuple[Live, ...]:
+def live(samples_of: Callable[[Reads], Samples]) -> tuple[Live, ...]:
     """Return the live part of the page: each sample is one event."""
 
-    def events(_reads: Reads, _query: OverviewQuery) -> AbstractAsyncContextManager[Any]:
-        return samples.viewer()
+    def events(reads: Reads, _query: OverviewQuery) -> AbstractAsyncContextManager[Any]:
+        return samples_of(reads).viewer()
 
     return (Live(EVENTS, "overview/live.html", OverviewQuery, events),)
 

@@ -129,13 +129,14 @@ async def test_each_page_has_the_same_as_html_and_as_json(admin: AdminClient) ->
         "/messages/groups": place,
         "/messages/trace": {"id": found.message_id, "trace_topic": "books"},
         "/dead-letters/group": {"group": "ledger"},
+        "/dead-letters/reasons": {"group": "ledger"},
         "/cluster/broker": {"address": broker},
         "/settings/server": {"address": broker},
         "/topics/static/topic": {"topic": "parts"},
     }  # fmt: skip
     async with visitor(console) as visits:
         schema = (await visits.get("/api/openapi.json")).json()
-        apis = {each.api for each in (*console.pages, *console.changes)}
+        apis = {each.api for each in (*console.pages, *console.changes, *console.downloads)}
         assert apis == schema["paths"].keys()
         for page in console.pages:
             query = parameters.get(page.path, {})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from cometmq.cli.admin.dead_letter_files import letters_in
 from cometmq.client import (
     AdminClient,
     ConsumeLater,
@@ -21,6 +24,7 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.console.app import Console, Options
+from cometmq.console.dead_letters import resends
 from cometmq.testing import ThreadedCluster
 from support.checks.waiting import until
 from support.clients.console_visits import change, read, visitor
@@ -33,6 +37,7 @@ SETTINGS = {
     "transactionCheckInterval": "200",
     "transactionCheckMax": "2",
 }
+LETTERS = 90
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -271,3 +276,121 @@ async def test_a_message_is_delivered_to_a_member_and_sent_again(
     await change(visits, "/messages/resend", 404, **(place | {"offset": 99}))
     half = place | {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}
     await change(visits, "/messages/resend", 400, **half)
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def dead_letters(cluster: ThreadedCluster, admin: AdminClient, producer: Producer) -> str:
+    """A group with dead letters of two reasons; its name."""
+    group = "ledger"
+    if "bills" not in await admin.topics():
+        await admin.create_topic("bills", queues=1)
+        for number in range(LETTERS):
+            await producer.send(Message("bills", str(number).encode(), keys=[f"b{number}"]))
+
+        async def fail(message: StoredMessage) -> None:
+            what = "no account" if int(message.body) % 3 else HOSTILE
+            raise ValueError(f"{what}\nin line {message.body!r}")
+
+        async with consumer(cluster, group, "bills", fail, retries_max=0):
+
+            async def are_dead() -> bool:
+                return (await admin.dead_letter_counts([group]))[0].letters == LETTERS
+
+            await until(are_dead, timeout=60)
+    return group
+
+
+async def test_dead_letters_are_selected_and_counted_by_reason(
+    visits: httpx.AsyncClient, dead_letters: str
+) -> None:
+    group = dead_letters
+    found = await read(visits, "/dead-letters/reasons", group=group)
+    assert (found["counted"], found["left"], found["reasons_total"]) == (LETTERS, 0, 2)
+    assert [(each["reason"], each["letters"]) for each in found["reasons"]] == [
+        ("builtins.ValueError: no account in line b'#'", 60),
+        (f"builtins.ValueError: {HOSTILE.replace('1', '#')} in line b'#'", 30),
+    ]  # fmt: skip
+    chosen = await read(
+        visits, "/dead-letters/group", group=group, reason="NO ACCOUNT in line b'#'"
+    )
+    assert len(chosen["letters"]) == 50
+    assert all("no account" in each["reason"] for each in chosen["letters"])
+    more = await read(
+        visits,
+        "/dead-letters/group",
+        group=group,
+        reason="NO ACCOUNT in line b'#'",
+        rest=chosen["rest"],
+    )
+    keys = [each["keys"][0] for part in (chosen, more) for each in part["letters"]]
+    assert sorted(keys) == sorted(f"b{number}" for number in range(LETTERS) if number % 3)
+    assert more["rest"] == ""
+    none = await read(visits, "/dead-letters/group", group=group, topic="other")
+    assert (none["letters"], none["looked_at"], none["rest"]) == ([], LETTERS, "")
+    page = (await visits.get("/dead-letters/reasons", params={"group": group})).text
+    assert HOSTILE not in page
+
+
+async def test_dead_letters_are_exported_for_the_command_that_sends_them_again(
+    visits: httpx.AsyncClient, dead_letters: str, tmp_path: Path
+) -> None:
+    response = await visits.get("/dead-letters/export", params={"group": dead_letters})
+    assert response.status_code == 200
+    assert response.headers["content-disposition"] == (
+        f'attachment; filename="dead-letters-{dead_letters}.jsonl"'
+    )
+    (tmp_path / "file").write_bytes(response.content)
+    exported = list(letters_in(tmp_path / "file"))
+    bodies = sorted(int(each.message.body) for each in exported)
+    assert bodies == list(range(LETTERS))
+    chosen = await visits.get(
+        "/api/dead-letters/export", params={"group": dead_letters, "reason": "no account"}
+    )
+    assert len(chosen.content.splitlines()) == 60
+    wrong = await visits.get(
+        "/api/dead-letters/export", params={"group": dead_letters, "since": "x"}
+    )
+    assert (wrong.status_code, "since" in wrong.text or "x" in wrong.text) == (400, True)
+
+
+async def test_dead_letters_are_sent_again_in_parts_with_a_report(
+    visits: httpx.AsyncClient, admin: AdminClient, dead_letters: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    group = dead_letters
+    letters = (await read(visits, "/dead-letters/group", group=group))["letters"]
+    chosen = [each["position"] for each in letters[:2]]
+    pairs = [("group", group), *(("letters", each) for each in chosen)]
+    form = (await visits.get("/dead-letters/resend", params=pairs)).text
+    assert all(each in form for each in chosen)
+    preview = (await visits.get("/api/dead-letters/resend", params=pairs)).json()
+    assert preview["dead_letters_at_most"] == 2
+    assert [each["status"] for each in preview["first_dead_letters"]] == ["planned", "planned"]
+    made = await change(visits, "/dead-letters/resend", group=group, letters=chosen)
+    assert (made["sent"], made["skipped"], made["failed"], made["rest"]) == (2, 0, 0, "")
+
+    monkeypatch.setattr(resends, "SENT_MAX", 20)
+    counts, rest, calls = {"sent": 0, "skipped": 0, "failed": 0}, "", 0
+    while rest or not calls:
+        made = await change(
+            visits, "/dead-letters/resend", group=group, reason="no account", rest=rest
+        )
+        assert len(made["report"]) <= 20
+        rest, calls = made["rest"], calls + 1
+        for name in counts:
+            counts[name] += made[name]
+    assert (calls, counts) == (3, {"sent": 59, "skipped": 1, "failed": 0})
+    stats = await admin.topic_stats(f"%RETRY%{group}")
+    assert sum(each.max_offset - each.min_offset for each in stats.values()) == 61
+
+    for wrong, status in (("x", 400), (f"{letters[0]['broker']}/0/99999", 404)):
+        await change(visits, "/dead-letters/resend", status, group=group, letters=[wrong])
+    sent = {"group": group, "to": "group", "reason": "no account"}
+    page = (await visits.post("/dead-letters/resend", data=sent)).text
+    assert "Nothing was done yet" in page
+    [digest] = re.findall('name="previewed" value="(.*?)"', page)
+    done = (await visits.post("/dead-letters/resend", data={**sent, "previewed": digest})).text
+    assert "Go on with the rest" in done

@@ -176,7 +176,9 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, loo
         "/messages/by-time?topic=orders&since=1h", f"/messages/groups?{of_row}",
         f"/messages/trace?id={row['id']}&trace_topic=orders",
         f"/messages/deliver?{of_row}&group=billing", f"/messages/resend?{of_row}",
-        "/dead-letters", "/dead-letters/group?group=ledger", "/cluster",
+        "/dead-letters", "/dead-letters/group?group=ledger&since=1h",
+        "/dead-letters/reasons?group=ledger", "/dead-letters/resend?group=ledger",
+        "/cluster",
         f"/cluster/broker?{urlencode({'address': server['address']})}",
         "/topics/topic?topic=missing",
     ]  # fmt: skip

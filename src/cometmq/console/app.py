@@ -36,6 +36,7 @@ from cometmq.console.access.users import Users
 from cometmq.console.changes import Change, Changes
 from cometmq.console.charts import HEIGHT, WIDTH
 from cometmq.console.config import ConsoleSettings
+from cometmq.console.downloads import Download, Downloads
 from cometmq.console.forms import described
 from cometmq.console.guard import Guard, is_loopback_address
 from cometmq.console.live import Stream, Streams
@@ -148,6 +149,7 @@ class Console:
             if options.read_only
             else (
                 *messages.CHANGES,
+                *dead_letters.CHANGES,
                 *static_topics.CHANGES,
                 *cluster.CHANGES,
                 *settings.CHANGES,
@@ -157,6 +159,11 @@ class Console:
         )
         self._roles = {each.path: each.role for each in self.pages}
         self._roles |= {each.path: each.role for each in self.changes}
+        self.downloads: tuple[Download, ...] = (
+            *messages.DOWNLOADS,
+            *dead_letters.DOWNLOADS,
+        )
+        self._roles |= {each.path: each.role for each in self.downloads}
         self._tabs = [page for page in self.pages if page.is_tab]
         self.sign_ins = self._sign_ins(options)
         self._openid = self._openid_of(options)
@@ -202,6 +209,7 @@ class Console:
             made.append(Route(page.api, self._json(page), methods=["GET"]))
         for live in (*overview.live(self._samples.__getitem__),):
             made.append(Route(live.path, Stream(live, self.streams), methods=["GET"]))
+        made += Downloads(self.downloads, self).routes
         return [*made, *Changes(self.changes, self, self._audit).routes]
 
     @contextlib.asynccontextmanager
@@ -248,7 +256,7 @@ class Console:
         return respond
 
     def _schema(self) -> Endpoint:
-        content = schema_of(self.pages, self.changes)
+        content = schema_of(self.pages, self.changes, self.downloads)
 
         async def respond(_request: Request) -> Response:
             return JSONResponse(content)

@@ -55,6 +55,8 @@ class Change(NamedTuple):
     """What `preview` returns."""
     back: Callable[[Any], str] | None = None
     """Returns the address to go on with after the form; the tab above if there is none."""
+    following: Callable[[Any, Any], tuple[str, str] | None] | None = None
+    """Returns, of the form and the result, text and address of a change that goes on; or None."""
     seconds: float = CHANGE_S
     """The longest time."""
 
@@ -113,7 +115,9 @@ class Changes:
                 unknown = {name for name, _ in pairs} - set(change.form.__struct_fields__)
                 if unknown:
                     return self._show(request, change, {}, error=str(error), status=400)
-            return self._show(request, change, _defaults(change.form) | dict(pairs))
+            return self._show(
+                request, change, _defaults(change.form) | shown_values(change.form, pairs)
+            )
 
         return respond
 
@@ -140,9 +144,11 @@ class Changes:
                 status, text = status_of(error)
                 return self._show(request, change, shown, error=text, status=status)
             back = change.back(form) if change.back else None
+            following = change.following(form, result) if change.following else None
             return self._site.page(
-                request, "change.html", 200, page=change, result=result, back=back, error=""
-            )
+                request, "change.html", 200,
+                page=change, result=result, back=back, following=following, error="",
+            )  # fmt: skip
 
         return respond
 

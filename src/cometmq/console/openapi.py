@@ -1,4 +1,4 @@
-"""The OpenAPI schema of the API, made of the structs of pages and changes."""
+"""The OpenAPI schema of the API, made of the structs of pages, changes and downloads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 import cometmq
 from cometmq.console.changes import Change
+from cometmq.console.downloads import Download
 from cometmq.console.pages import Page
 
 REF = "#/components/schemas/{name}"
@@ -30,7 +31,9 @@ class Failure(msgspec.Struct):
     error: str
 
 
-def schema_of(pages: Sequence[Page], changes: Sequence[Change]) -> dict[str, Any]:
+def schema_of(
+    pages: Sequence[Page], changes: Sequence[Change], downloads: Sequence[Download]
+) -> dict[str, Any]:
     """Return the schema, version 3.1."""
     kinds: list[type[msgspec.Struct]] = [page.result for page in pages]
     for change in changes:
@@ -40,7 +43,8 @@ def schema_of(pages: Sequence[Page], changes: Sequence[Change]) -> dict[str, Any
         "openapi": "3.1.0",
         "info": {"title": "CometMQ console", "version": cometmq.__version__},
         "paths": {page.api: {"get": _operation(page)} for page in pages}
-        | {change.api: _change(change) for change in changes},
+        | {change.api: _change(change) for change in changes}
+        | {download.api: {"get": _download(download)} for download in downloads},
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -58,6 +62,20 @@ def _operation(page: Page) -> dict[str, Any]:
         "description": f"Needs the role {page.role.name.lower()}.",
         "parameters": _parameters(page.query),
         "responses": _responses("The content of the page.", page.result),
+    }
+
+
+def _download(download: Download) -> dict[str, Any]:
+    file = {"type": "string", "format": "binary"}
+    responses = _failures() | {
+        "200": {"description": "The file.", "content": {download.media_type: {"schema": file}}}
+    }
+    return {
+        "operationId": download.open.__name__,
+        "summary": download.title,
+        "description": f"Needs the role {download.role.name.lower()}.",
+        "parameters": _parameters(download.query),
+        "responses": responses,
     }
 
 
@@ -96,10 +114,11 @@ def _parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def _responses(text: str, result: type[msgspec.Struct]) -> dict[str, Any]:
-    return {
-        "200": _content(text, result.__name__),
-        **{code: _content(failure, Failure.__name__) for code, failure in FAILURES.items()},
-    }
+    return {"200": _content(text, result.__name__)} | _failures()
+
+
+def _failures() -> dict[str, Any]:
+    return {code: _content(text, Failure.__name__) for code, text in FAILURES.items()}
 
 
 def _content(text: str, kind: str) -> dict[str, Any]:

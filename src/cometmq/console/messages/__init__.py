@@ -1,13 +1,16 @@
 """Messages: found by id, key, time or queue offset, shown, followed, and delivered again."""
 
+from cometmq.console.downloads import Download
 from cometmq.console.messages import standings, traces
 from cometmq.console.messages.page import (
     FoundMessage,
     MessageQuery,
     Messages,
     MessagesByTime,
+    PlaceQuery,
     SearchQuery,
     TimeQuery,
+    body_file,
     by_time,
     message,
     search,
@@ -31,5 +34,10 @@ PAGES = (
     standings.PAGE,
     traces.PAGE,
 )  # fmt: skip
+DOWNLOADS = (
+    Download(
+        "/messages/body", "Body of a message", PlaceQuery, "application/octet-stream", body_file
+    ),
+)
 
-__all__ = ["CHANGES", "PAGES"]
+__all__ = ["CHANGES", "DOWNLOADS", "PAGES"]

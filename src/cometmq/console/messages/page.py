@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from cometmq.client import StoredMessage
 from cometmq.client.admin.messages import is_offset_id
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
+from cometmq.console.downloads import File
 from cometmq.console.messages.body import Body, body_of
 from cometmq.console.pages import Name, NotFoundError, Query
 from cometmq.console.reads import Reads
@@ -78,13 +80,18 @@ class MessagesByTime(msgspec.Struct):
     """Messages that expired meanwhile."""
 
 
-class MessageQuery(Query):
-    """The queue and queue offset of a message, and how its body is shown."""
+class PlaceQuery(Query):
+    """The queue and queue offset of a message."""
 
     topic: Name
     broker: Name
     queue: QueueNumber
     offset: Offset
+
+
+class MessageQuery(PlaceQuery):
+    """The queue and queue offset of a message, and how its body is shown."""
+
     format: Literal["", "json", "text", "hex"] = ""
 
 
@@ -221,6 +228,16 @@ async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
         body_error=error,
         body=body_of(body_or_stored(found), query.format),
     )
+
+
+async def body_file(reads: Reads, query: PlaceQuery) -> File:
+    """Return the whole body of a message as a file."""
+    found = await find(reads, query.topic, query.broker, query.queue, query.offset)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield body_or_stored(found)
+
+    return File(f"{found.message_id}.bin", parts())
 
 
 def _compression(message: StoredMessage) -> tuple[str, str]:

@@ -8,10 +8,9 @@ import msgspec
 
 from cometmq.client import StoredMessage
 from cometmq.client.admin import Redelivery, Track, TrackKind
-from cometmq.console.messages.page import find
-from cometmq.console.pages import Name, Page, PageNumber, Paging, Query, paged
+from cometmq.console.messages.page import PlaceQuery, find
+from cometmq.console.pages import Page, PageNumber, Paging, paged
 from cometmq.console.reads import Reads
-from cometmq.console.stored_messages import Offset, QueueNumber
 from cometmq.model.errors import CometError
 
 GROUPS_SHOWN = 25
@@ -29,13 +28,9 @@ _OF_KIND: dict[TrackKind, tuple[State, str]] = {
 }
 
 
-class GroupsQuery(Query):
+class StandingsQuery(PlaceQuery):
     """The queue and queue offset of a message, and which part of the groups."""
 
-    topic: Name
-    broker: Name
-    queue: QueueNumber
-    offset: Offset
     page: PageNumber = 1
 
 
@@ -71,7 +66,7 @@ class Standings(msgspec.Struct):
     groups: list[Standing]
 
 
-async def standings(reads: Reads, query: GroupsQuery) -> Standings:
+async def standings(reads: Reads, query: StandingsQuery) -> Standings:
     """Return where the groups that read the topic of a message stand with it."""
     message = await find(reads, query.topic, query.broker, query.queue, query.offset)
     names = sorted(await reads.admin.groups_of_topic(query.topic))
@@ -148,6 +143,6 @@ def _place(message: StoredMessage) -> CopyPlace:
 
 
 PAGE = Page(
-    "/messages/groups", "Groups of a message", "messages/standings.html", GroupsQuery, Standings,
+    "/messages/groups", "Groups of a message", "messages/standings.html", StandingsQuery, Standings,
     standings,
 )  # fmt: skip

@@ -23,7 +23,7 @@ import httpx
 import msgspec
 import pytest
 
-from cometmq.client import AdminClient, Message, PushConsumer, StartFrom, blocking
+from cometmq.client import AdminClient, Message, Producer, PushConsumer, StartFrom, blocking
 from cometmq.console import cluster as cluster_page
 from cometmq.console.access.sessions import ATTEMPTS_MAX
 from cometmq.console.access.users import add_user
@@ -31,11 +31,13 @@ from cometmq.console.app import Console, Options, check
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form
 from cometmq.console.live import TooManyViewersError
+from cometmq.console.overview import lags
 from cometmq.console.overview.samples import VIEWERS_MAX, Samples
 from cometmq.console.pages import Role
 from cometmq.console.reads import Reads
 from cometmq.console.server import Server
 from cometmq.model.errors import ConfigError
+from cometmq.model.namespace import is_system_group
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.testing import ThreadedCluster
 from support.brokers.certificates import Authority
@@ -183,7 +185,7 @@ async def test_a_topic_has_its_queues_settings_and_groups(visits: httpx.AsyncCli
 
 
 async def test_a_group_has_its_members_subscriptions_and_lag(
-    visits: httpx.AsyncClient, cluster: ThreadedCluster
+    visits: httpx.AsyncClient, admin: AdminClient, cluster: ThreadedCluster
 ) -> None:
     consumed, release = asyncio.Event(), asyncio.Event()
 
@@ -214,7 +216,8 @@ async def test_a_group_has_its_members_subscriptions_and_lag(
         assert sum(each["lag"] for each in late) == 10
         assert {each["topic"] for each in late} == {"orders"}
         assert all(each["oldest_age_ms"] >= 0 for each in late)
-        [row] = (await read(visits, "/groups", search="bill"))["groups"]
+        async with visitor(Console(admin, Options())) as later:  # lists are kept for seconds
+            [row] = (await read(later, "/groups", search="bill"))["groups"]
         assert row == {
             "group": "billing",
             "members": 1,
@@ -479,6 +482,41 @@ async def test_viewers_of_live_figures_get_each_sample_and_have_a_bound(
         assert [each.role for each in second.brokers] == ["master"]
     async with samples.viewer():
         pass
+
+
+async def test_the_overview_has_the_groups_with_the_greatest_lag(
+    admin: AdminClient, cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few groups are read for a sample: those with a lag again, and the others in turn."""
+    names = [f"late-{number}" for number in range(5)]
+    [queue] = await admin.queue_bounds("many-00")
+    async with Producer(cluster.name_servers, group="shop") as producer:
+        for _ in range(3):
+            await producer.send(Message("many-00", b"x"))
+    for name in names:
+        await admin.create_group(name)
+    [address] = [each.address for each in await Reads(admin).masters()]
+    for number, name in enumerate(names[:3]):
+        await admin.commit_offset(address, name, queue, number)
+    monkeypatch.setattr(lags, "REQUESTS_MAX", 4)
+    samples = lags.LagSamples(Reads(admin))
+    first = await samples.take()
+    assert (first.read, first.lag) == (4, None)
+    total = len([each for each in await admin.groups() if not is_system_group(each)])
+    while (found := await samples.take()).read < total:
+        pass
+    shown = {each.group: each.lag for each in found.worst}
+    assert {name: shown[name] for name in names[:3]} == {"late-0": 3, "late-1": 2, "late-2": 1}
+    assert list(shown.values()) == sorted(shown.values(), reverse=True)
+    assert found.lag == sum(shown.values())
+    assert (found.groups, found.errors, found.alarms) == (total, 0, [])
+
+    monkeypatch.setattr(lags, "REQUESTS_MAX", 10 * total)
+    monkeypatch.setattr(lags, "STUCK_MS", 0)
+    await admin.commit_offset(address, "late-0", queue, 3)
+    found = await samples.take()
+    assert "late-0" not in f"{found.alarms} {found.worst}"
+    assert "group late-1 has a lag of 2 and has consumed nothing for 0 minutes" in str(found.alarms)
 
 
 async def test_what_the_console_cannot_use_is_named(admin: AdminClient, tmp_path: Path) -> None:

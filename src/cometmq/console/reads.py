@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from cometmq.client import AdminClient
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, application_topics
+from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.route import RegisteredBroker
+from cometmq.protocol.codes import ResponseCode
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -86,6 +89,15 @@ class Reads:
         """Return the addresses of the controllers that brokers name, in order."""
         return await self._controllers.get()
 
+    async def offsets(self, group: str) -> dict[MessageQueue, OffsetWrapper]:
+        """Return the offsets of a group; none if no broker has any."""
+        try:
+            return await self.admin.consume_stats(group)
+        except ResponseError as error:
+            if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST):
+                return {}  # RocketMQ responds so for a group that has consumed nothing
+            raise
+
     async def each(
         self, items: Iterable[A], read: Callable[[A], Awaitable[T]]
     ) -> list[T | CometError]:
@@ -138,6 +150,11 @@ class Reads:
         found = await self.each(asked, named_by)
         lists = [each for each in found if not isinstance(each, CometError)]
         return sorted({address.strip() for each in lists for address in each if address.strip()})
+
+
+def lag_of(row: OffsetWrapper) -> int:
+    """Return how many messages of a queue were not consumed yet."""
+    return max(row.broker_offset - row.consumer_offset, 0)
 
 
 def _type(name: str) -> str:

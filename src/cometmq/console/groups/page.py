@@ -17,14 +17,13 @@ from cometmq.console.pages import (
     matching,
     paged,
 )
-from cometmq.console.reads import Reads
+from cometmq.console.reads import Reads, lag_of
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies.client import ConsumerConnection
-from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.version import version_name
 
@@ -133,7 +132,7 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
         if online and online.message_model:
             made.mode = online.message_model.value.lower()
         if has_lag:
-            made.lag = sum(map(lag_of, (await stats_of(reads, name)).values()))
+            made.lag = sum(map(lag_of, (await reads.offsets(name)).values()))
         return made
 
     found = await reads.each(shown, row)
@@ -154,26 +153,11 @@ async def members_of(reads: Reads, group: str) -> ConsumerConnection | None:
         return None
 
 
-async def stats_of(reads: Reads, group: str) -> dict[MessageQueue, OffsetWrapper]:
-    """Return the offsets of a group; none if no broker has any."""
-    try:
-        return await reads.admin.consume_stats(group)
-    except ResponseError as error:
-        if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST):
-            return {}  # RocketMQ responds so for a group that has consumed nothing
-        raise
-
-
-def lag_of(row: OffsetWrapper) -> int:
-    """Return how many messages of a queue were not consumed yet."""
-    return max(row.broker_offset - row.consumer_offset, 0)
-
-
 async def group(reads: Reads, query: GroupQuery) -> Group:
     """Return one group: each master gets one request, and one more for each of a few topics."""
     name = query.group
     online = await members_of(reads, name)
-    stats = await stats_of(reads, name)
+    stats = await reads.offsets(name)
     if online is None and not stats and name not in (await reads.groups())[0]:
         raise NotFoundError(f"there is no group {name}")
     rows = [

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from cometmq.console.live import Viewers
+from cometmq.console.overview.lags import Lags, LagSamples
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError
 from cometmq.model.nouns import counted
@@ -26,6 +27,9 @@ KEPT = 360
 VIEWERS_MAX = 64
 DISK_ALARM_RATIO = 0.85
 """Brokers delete old files before their time from here on: diskSpaceCleanForciblyRatio."""
+
+WAIT_ALARM_MS = 200
+"""Brokers refuse sends that wait as long: waitTimeMillsInSendQueue."""
 
 
 class BrokerState(msgspec.Struct):
@@ -53,6 +57,8 @@ class Point(msgspec.Struct):
     time_ms: int
     in_per_s: float
     out_per_s: float
+    lag: int | None = None
+    """Of all groups; None if not all were read."""
 
 
 class Overview(msgspec.Struct):
@@ -65,6 +71,7 @@ class Overview(msgspec.Struct):
     brokers: list[BrokerState] = msgspec.field(default_factory=list)
     alarms: list[str] = msgspec.field(default_factory=list)
     history: list[Point] = msgspec.field(default_factory=list)
+    lags: Lags = msgspec.field(default_factory=Lags)
 
 
 class Samples:
@@ -77,6 +84,7 @@ class Samples:
 
     def __init__(self, reads: Reads, interval_s: float = INTERVAL_S) -> None:
         self._reads = reads
+        self._lags = LagSamples(reads)
         self._interval_s = interval_s
         self._points: deque[Point] = deque(maxlen=KEPT)
         self._newest = Overview()
@@ -98,13 +106,14 @@ class Samples:
         try:
             brokers = await self._reads.brokers()
             figures = await self._reads.each(brokers, self._figures_of)
+            lags = await self._lags.take()
         except CometError as error:
             self._newest = Overview(
                 now_ms(), alarms=[f"name servers: {error}"], history=list(self._points)
             )
         else:
             states = [state_of(*each) for each in zip(brokers, figures, strict=True)]
-            self._newest = self._sum(states)
+            self._newest = self._sum(states, lags)
         self._taken += 1
         async with self._arrival:
             self._arrival.notify_all()
@@ -136,12 +145,13 @@ class Samples:
     async def _figures_of(self, broker: RegisteredBroker) -> dict[str, str]:
         return await self._reads.admin.broker_runtime_info(broker.address)
 
-    def _sum(self, states: list[BrokerState]) -> Overview:
+    def _sum(self, states: list[BrokerState], lags: Lags) -> Overview:
         masters = [each for each in states if each.id == 0]
         into = sum(each.in_per_s or 0.0 for each in masters)
         out = sum(each.out_per_s or 0.0 for each in states)
-        self._points.append(Point(now_ms(), into, out))
-        return Overview(now_ms(), into, out, states, alarms_of(states), list(self._points))
+        self._points.append(Point(now_ms(), into, out, lags.lag))
+        alarms = [*alarms_of(states), *lags.alarms]
+        return Overview(now_ms(), into, out, states, alarms, list(self._points), lags)
 
 
 def state_of(broker: RegisteredBroker, figures: Mapping[str, str] | CometError) -> BrokerState:
@@ -173,6 +183,12 @@ def alarms_of(states: list[BrokerState]) -> list[str]:
         f" {DISK_ALARM_RATIO:.0%}: make room, or keep messages for a shorter time"
         for each in states
         if (each.disk_ratio or 0.0) >= DISK_ALARM_RATIO
+    ]
+    alarms += [
+        f"{each.broker} {each.id} is overloaded: a send waits {each.send_wait_ms} ms in its queue,"
+        f" expected less than {WAIT_ALARM_MS}: send less, or add brokers"
+        for each in states
+        if (each.send_wait_ms or 0) >= WAIT_ALARM_MS
     ]
     with_master = {each.broker for each in states if each.id == 0}
     lacking = sorted({each.broker for each in states} - with_master)

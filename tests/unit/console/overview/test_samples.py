@@ -37,12 +37,15 @@ def test_figures_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_alarms_name_the_broker_and_what_to_do() -> None:
-    full = state_of(MASTER, FIGURES | {"commitLogDiskRatio": "0.91"})
+    wait = {"sendThreadPoolQueueHeadWaitTimeMills": "350"}
+    full = state_of(MASTER, FIGURES | {"commitLogDiskRatio": "0.91"} | wait)
     silent = state_of(SLAVE, CometError("no response from 127.0.0.1:10921"))
     assert alarms_of([full, silent]) == [
         "b 1 (127.0.0.1:10921) does not respond: no response from 127.0.0.1:10921",
         "a 0: the disk is 91% full, expected less than 85%: make room, or keep messages for a"
         " shorter time",
+        "a 0 is overloaded: a send waits 350 ms in its queue, expected less than 200: send less, or"
+        " add brokers",
         "b has no master: nothing can be sent to it",
     ]
     assert alarms_of([]) == ["0 brokers registered with the name servers"]

@@ -126,6 +126,8 @@ class Console:
         }
         self._templates = environment()
         overview.prepare(self._templates)
+        groups.prepare(self._templates)
+        self._histories = groups.LagHistories(groups.sample)
         self._templates.globals |= {
             "described": described, "chart_width": WIDTH, "chart_height": HEIGHT,
         }  # fmt: skip
@@ -134,7 +136,7 @@ class Console:
             *overview.pages(self._samples.__getitem__),
             *topics.PAGES,
             *static_topics.PAGES,
-            *groups.PAGES,
+            *groups.pages(self._histories),
             *messages.PAGES,
             *dead_letters.PAGES,
             *cluster.PAGES,
@@ -148,9 +150,11 @@ class Console:
             ()
             if options.read_only
             else (
+                *topics.CHANGES,
                 *messages.CHANGES,
                 *dead_letters.CHANGES,
                 *static_topics.CHANGES,
+                *groups.CHANGES,
                 *cluster.CHANGES,
                 *settings.CHANGES,
                 *accounts.CHANGES,
@@ -207,7 +211,12 @@ class Console:
         for page in self.pages:
             made.append(Route(page.path, self._html(page), methods=["GET"]))
             made.append(Route(page.api, self._json(page), methods=["GET"]))
-        for live in (*overview.live(self._samples.__getitem__),):
+        parts = (
+            *overview.live(self._samples.__getitem__),
+            *topics.live(),
+            *self._histories.live(),
+        )
+        for live in parts:
             made.append(Route(live.path, Stream(live, self.streams), methods=["GET"]))
         made += Downloads(self.downloads, self).routes
         return [*made, *Changes(self.changes, self, self._audit).routes]

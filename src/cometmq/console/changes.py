@@ -208,14 +208,16 @@ class Changes:
         except OSError as error:
             raise AuditError(f"the audit log cannot be written: {error.strerror}") from None
         outcome = "cut off"
+        reads = self._site.reads_of(request)
         try:
-            made = await _within(change, change.apply(self._site.reads_of(request), form))
+            made = await _within(change, change.apply(reads, form))
             outcome = "done"
             return made
         except CometError as error:
             outcome = f"failed: {error}"
             raise
         finally:
+            reads.forget()
             with contextlib.suppress(OSError):  # the line before says that it was begun
                 log(outcome)
 

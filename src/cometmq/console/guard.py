@@ -22,7 +22,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # without a referrer a form has the origin null
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }

@@ -16,7 +16,12 @@ from markupsafe import Markup
 
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.console.reads import Reads
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import (
+    CometError,
+    ConfigError,
+    InvalidMessageError,
+    InvalidNameError,
+)
 from cometmq.model.nouns import counted
 from cometmq.model.quantities import duration, size
 from cometmq.protocol.bodies.route import RegisteredBroker
@@ -77,7 +82,7 @@ def status_of(error: CometError) -> tuple[int, str]:
     """Return the HTTP status and the text for an error of a page or a change."""
     if isinstance(error, NotFoundError | TopicNotFoundError):
         return 404, str(error)
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | InvalidNameError | InvalidMessageError):
         return 400, str(error)
     return 504 if isinstance(error, TooSlowError) else 502, str(error)
 

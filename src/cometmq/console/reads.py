@@ -52,6 +52,10 @@ class Kept(Generic[T]):
                 kept = self._value = time.monotonic(), await self._read()
             return kept[1]
 
+    def forget(self) -> None:
+        """Read the value anew the next time."""
+        self._value = None
+
 
 class Reads:
     """What pages read of a cluster.
@@ -83,7 +87,18 @@ class Reads:
 
     async def groups(self) -> tuple[list[str], list[str]]:
         """Return the names of all groups in order, and an error for each master without them."""
-        return await self._groups.get()
+        brokers, errors = await self._groups.get()
+        return list(brokers), errors
+
+    async def brokers_of_group(self, group: str) -> list[RegisteredBroker]:
+        """Return the masters that have settings of a group."""
+        names = (await self._groups.get())[0].get(group, ())
+        return [each for each in await self.masters() if each.name in names]
+
+    def forget(self) -> None:
+        """Read all lists anew the next time: something was changed."""
+        for each in (self._topics, self._brokers, self._groups):
+            each.forget()
 
     async def controllers(self) -> list[str]:
         """Return the addresses of the controllers that brokers name, in order."""
@@ -122,9 +137,9 @@ class Reads:
     async def _read_brokers(self) -> list[RegisteredBroker]:
         return (await self.admin.cluster_info()).registered()[:BROKERS_MAX]
 
-    async def _read_groups(self) -> tuple[list[str], list[str]]:
+    async def _read_groups(self) -> tuple[dict[str, list[str]], list[str]]:
         masters = await self.masters()
-        names: set[str] = set()
+        brokers: dict[str, list[str]] = {}
         errors: list[str] = []
 
         async def names_at(master: RegisteredBroker) -> list[str]:
@@ -134,8 +149,9 @@ class Reads:
             if isinstance(found, CometError):
                 errors.append(f"{master.name}: {found}")
             else:
-                names.update(found)
-        return sorted(names), errors
+                for group in found:
+                    brokers.setdefault(group, []).append(master.name)
+        return dict(sorted(brokers.items())), errors
 
     async def _read_controllers(self) -> list[str]:
         by_name = {each.name: each for each in reversed(await self.brokers())}

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from cometmq.console.groups.lag_history import LagHistories, LagPoint
+from cometmq.console.groups.members import (
+    Difference,
+    Member,
+    Said,
+    Subscription,
+    differences,
+    members_of,
+    online_of,
+    shown_subscriptions,
+    subscriptions_of,
+)
 from cometmq.console.pages import (
     Name,
     NotFoundError,
@@ -18,14 +30,12 @@ from cometmq.console.pages import (
     paged,
 )
 from cometmq.console.reads import Reads, lag_of
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError
+from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.namespace import is_system_group
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.bodies.client import ConsumerConnection
-from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.version import version_name
+from cometmq.protocol.bodies.route import RegisteredBroker
 
 GROUPS_SHOWN = 25
 """Groups of a page: each takes a request to one broker, and one to each master for the lag."""
@@ -33,6 +43,10 @@ MASTERS_MAX = 8
 """In a cluster with more masters the list has no lag; the page of a group has it."""
 QUEUES_SHOWN = 100
 MEMBERS_SHOWN = 200
+DIFFERENCES_SHOWN = 100
+TOPICS_SHOWN = 100
+BROKERS_SHOWN = 16
+"""Brokers whose settings of a group are shown."""
 TIMED_TOPICS_MAX = 8
 """Topics of a page of queues whose lag is shown in time, too."""
 
@@ -70,25 +84,6 @@ class GroupQuery(Query):
     page: PageNumber = 1
 
 
-class Member(msgspec.Struct):
-    """A member that is online."""
-
-    client: str
-    address: str
-    language: str
-    version: str
-    differs: list[str] = msgspec.field(default_factory=list)
-    """Topics to which it subscribes differently than another member."""
-
-
-class Subscription(msgspec.Struct):
-    """What a group subscribes to."""
-
-    topic: str
-    type: str
-    expression: str
-
-
 class QueueLag(msgspec.Struct):
     """The lag of a group in one queue."""
 
@@ -103,6 +98,13 @@ class QueueLag(msgspec.Struct):
     """The age of the first message that was not consumed."""
 
 
+class GroupSettings(msgspec.Struct):
+    """The settings of a group on one broker."""
+
+    broker: str
+    values: dict[str, str]
+
+
 class Group(msgspec.Struct):
     """One group."""
 
@@ -112,10 +114,18 @@ class Group(msgspec.Struct):
     members: list[Member]
     members_total: int
     subscriptions: list[Subscription]
+    """As the last heartbeat of a member said."""
+    differences: list[Difference]
+    """Subscriptions to topics to which members subscribe differently."""
     lag: int
     paging: Paging
     queues: list[QueueLag]
     """The queue with the most lag first."""
+    topics: list[str]
+    """Topics in which it has an offset."""
+    settings: list[GroupSettings]
+    history: list[LagPoint]
+    """The lag while the group was looked at, the oldest point first."""
     errors: list[str]
 
 
@@ -127,7 +137,7 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
     has_lag = len(await reads.masters()) <= MASTERS_MAX
 
     async def row(name: str) -> GroupRow:
-        online = await members_of(reads, name)
+        online = await online_of(reads, name)
         made = GroupRow(name, members=len(online.connection_set) if online else 0)
         if online and online.message_model:
             made.mode = online.message_model.value.lower()
@@ -143,20 +153,10 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
     return Groups(paging, rows, errors)
 
 
-async def members_of(reads: Reads, group: str) -> ConsumerConnection | None:
-    """Return the members of a group; None if none is online."""
-    try:
-        return await reads.admin.consumer_connections(group)
-    except ResponseError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-        return None
-
-
 async def group(reads: Reads, query: GroupQuery) -> Group:
     """Return one group: each master gets one request, and one more for each of a few topics."""
     name = query.group
-    online = await members_of(reads, name)
+    online = await online_of(reads, name)
     stats = await reads.offsets(name)
     if online is None and not stats and name not in (await reads.groups())[0]:
         raise NotFoundError(f"there is no group {name}")
@@ -171,19 +171,64 @@ async def group(reads: Reads, query: GroupQuery) -> Group:
     rows.sort(key=lambda each: (-each.lag, each.topic, each.broker, each.queue))
     shown, paging = paged(rows, query.page, QUEUES_SHOWN)
     errors = await _add_ages(reads, name, shown)
-    members = _members(online)
+    said: Said = {}
+    if online is not None:
+        said, unknown = await subscriptions_of(reads, name, online)
+        errors += unknown
+    members = members_of(online.connection_set, said) if online else []
     return Group(
         group=name,
         mode=online.message_model.value.lower() if online and online.message_model else "",
         consume_type=online.consume_type.value if online and online.consume_type else "",
         members=members[:MEMBERS_SHOWN],
         members_total=len(members),
-        subscriptions=_subscriptions(online),
+        subscriptions=shown_subscriptions(online.subscription_table.values() if online else ()),
+        differences=differences(said)[:DIFFERENCES_SHOWN],
         lag=sum(each.lag for each in rows),
         paging=paging,
         queues=list(shown),
+        topics=sorted({each.topic for each in rows})[:TOPICS_SHOWN],
+        settings=await _settings(reads, name, errors),
+        history=[],
         errors=errors,
     )
+
+
+async def _settings(reads: Reads, group: str, errors: list[str]) -> list[GroupSettings]:
+    """Return the settings of a group on the brokers that have it."""
+    brokers = (await reads.brokers_of_group(group))[:BROKERS_SHOWN]
+
+    async def settings_at(broker: RegisteredBroker) -> SubscriptionGroupConfig | None:
+        return await reads.admin.group_config(group, broker.address)
+
+    shown = []
+    for broker, found in zip(brokers, await reads.each(brokers, settings_at), strict=True):
+        if isinstance(found, CometError):
+            errors.append(f"settings at {broker.name}: {found}")
+        elif found is not None:
+            values = msgspec.to_builtins(found)
+            shown.append(GroupSettings(broker.name, {key: str(values[key]) for key in values}))
+    return shown
+
+
+async def sample(reads: Reads, group: str) -> LagPoint:
+    """Return the lag of a group now, and the age of the oldest message not consumed."""
+    stats = await reads.offsets(group)
+    rows = [
+        QueueLag(
+            *(queue.topic, queue.broker_name, queue.queue_id, 0, 0, lag_of(each), None),
+        )
+        for queue, each in stats.items()
+        if lag_of(each)
+    ]
+    await _add_ages(reads, group, rows)
+    return _point(rows)
+
+
+def _point(rows: Iterable[QueueLag]) -> LagPoint:
+    rows = [each for each in rows if each.lag]
+    ages = [each.oldest_age_ms for each in rows if each.oldest_age_ms is not None]
+    return LagPoint(now_ms(), sum(each.lag for each in rows), max(ages, default=None))
 
 
 async def _add_ages(reads: Reads, group: str, rows: Sequence[QueueLag]) -> list[str]:
@@ -205,39 +250,18 @@ async def _add_ages(reads: Reads, group: str, rows: Sequence[QueueLag]) -> list[
     return errors
 
 
-def _members(online: ConsumerConnection | None) -> list[Member]:
-    """Return the members, with the topics in which their subscriptions differ."""
-    if online is None:
-        return []
-    by_client = online.subscriptions_by_client or {}
-    said: dict[str, set[tuple[str, str] | None]] = {}
-    topics = {topic for each in by_client.values() for topic in each}
-    for each in by_client.values():
-        for topic in topics:
-            found = each.get(topic)
-            said.setdefault(topic, set()).add(
-                (found.expression_type, found.sub_string) if found else None
-            )
-    differing = sorted(topic for topic, values in said.items() if len(values) > 1)
-    return [
-        Member(
-            *(each.client_id, each.client_addr, str(each.language), version_name(each.version)),
-            differs=differing if each.client_id in by_client else [],
-        )
-        for each in sorted(online.connection_set, key=lambda each: each.client_id)
-    ]
+def pages(histories: LagHistories) -> tuple[Page, ...]:
+    """Return the pages; that of a group adds a sample to its history."""
 
+    async def group_with_history(reads: Reads, query: GroupQuery) -> Group:
+        found = await group(reads, query)
+        point = _point(found.queues)
+        point.lag = found.lag
+        found.history = histories.add(reads, found.group, point).points
+        return found
 
-def _subscriptions(online: ConsumerConnection | None) -> list[Subscription]:
-    table = online.subscription_table.values() if online else ()
-    return [
-        Subscription(each.topic, str(each.expression_type), each.sub_string)
-        for each in sorted(table, key=lambda each: each.topic)
-        if not each.topic.startswith(RETRY_PREFIX)
-    ]
-
-
-PAGES = (
-    Page("/groups", "Groups", "groups/groups.html", GroupsQuery, Groups, groups, is_tab=True),
-    Page("/groups/group", "Group", "groups/group.html", GroupQuery, Group, group),
-)
+    group_with_history.__name__ = "group"
+    return (
+        Page("/groups", "Groups", "groups/groups.html", GroupsQuery, Groups, groups, is_tab=True),
+        Page("/groups/group", "Group", "groups/group.html", GroupQuery, Group, group_with_history),
+    )

@@ -1,5 +1,9 @@
-"""Topics: a list, and one topic with its queues, routes, settings and groups."""
+"""Topics: a list, one topic, its live tail, and what changes topics."""
 
-from cometmq.console.topics.page import PAGES
+from cometmq.console.topics import page, tail
+from cometmq.console.topics.changes import CHANGES
+from cometmq.console.topics.tail import live
 
-__all__ = ["PAGES"]
+PAGES = (*page.PAGES, tail.PAGE)
+
+__all__ = ["CHANGES", "PAGES", "live"]

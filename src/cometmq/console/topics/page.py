@@ -133,15 +133,24 @@ def permission(perm: int) -> str:
     return " and ".join(words) or "none"
 
 
+async def route_of(reads: Reads, topic: str) -> TopicRouteData:
+    """Return the route of a topic as a name server has it now.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    try:
+        return await reads.admin.route(topic)
+    except ResponseError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NotFoundError(f"there is no topic {topic}") from None
+        raise
+
+
 async def topic(reads: Reads, query: TopicQuery) -> Topic:
     """Return one topic; each of its masters gets three requests."""
     name = query.topic
-    try:
-        route = await reads.admin.route(name)
-    except ResponseError as error:
-        if error.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NotFoundError(f"there is no topic {name}") from None
-        raise
+    route = await route_of(reads, name)
     errors: list[str] = []
 
     async def queues_at(address: str) -> list[Queue]:

@@ -165,6 +165,8 @@ async def test_each_page_has_the_same_as_html_and_as_json(
             policy = as_html.headers["content-security-policy"]
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
+            # With no-referrer browsers send forms with Origin: null, which is another site.
+            assert as_html.headers["referrer-policy"] == "same-origin"
         for change in console.changes:
             form = await visits.get(change.path)
             assert (form.status_code, f'action="{change.path}"' in form.text) == (200, True)

@@ -25,6 +25,12 @@ WAIT_S = 120.0
 SENT = 12
 HOSTILE = "<img src=x onerror=alert(1)>"
 WIDTHS = (1200, 400)
+PACKAGE = "org.apache.rocketmq.auth"
+PROVIDERS: Settings = {
+    f"{part}MetadataProvider": f"{PACKAGE}.{part}.provider.Local{part.title()}MetadataProvider"
+    for part in ("authentication", "authorization")
+}
+"""Settings of a broker that keeps users and policies, and needs none."""
 NO_AXE = "<title>x</title><img src='a.png'>"
 """A page of which axe finds something."""
 
@@ -36,14 +42,14 @@ class Served(NamedTuple):
     cluster: Cluster
     broker: str
 
-    def post(self, path: str, **form: Any) -> Any:
-        response = httpx.post(f"{self.url}/api{path}", json=form, timeout=WAIT_S)
-        assert response.status_code == 200, response.text
-        return response.json()
-
     def get(self, path: str, **query: Any) -> Any:
         response = httpx.get(f"{self.url}/api{path}", params=query, timeout=WAIT_S)
         assert response.status_code == 200, response.text
+        return response.json()
+
+    def post(self, path: str, status: int = 200, **form: Any) -> Any:
+        response = httpx.post(f"{self.url}/api{path}", json=form, timeout=WAIT_S)
+        assert response.status_code == status, response.text
         return response.json()
 
 
@@ -54,9 +60,9 @@ def served(
     """A console of its own for each cluster."""
     with ExitStack() as stack:
         # RocketMQ 5.3.3 deletes no topic without an error while its timer is off.
-        timers: Settings = {"timerWheelEnable": True}
+        settings: Settings = {"timerWheelEnable": True, **PROVIDERS}
         folder = tmp_path_factory.mktemp("cluster")
-        cluster = stack.enter_context(Cluster(request.param, folder, timers))
+        cluster = stack.enter_context(Cluster(request.param, folder, settings))
         stack.enter_context(members(cluster.namesrv))
         process = subprocess.Popen(
             [sys.executable, "-m", "cometmq", "console", "-n", cluster.namesrv, "--port", "0"],
@@ -204,6 +210,44 @@ def test_groups_are_moved_and_members_that_differ_are_named(served: Served) -> N
         assert member["stacks"]
 
 
+def test_servers_settings_and_accounts_are_changed(served: Served) -> None:
+    address = served.get("/cluster")["clusters"][0]["brokers"][0]["address"]
+    listed = served.get("/settings/server", address=address, search="slaveTimeout")
+    ours = listed["is_cometmq"]
+    assert listed["settings"][0]["value"] == listed["settings"][0]["default"] == "3000"
+    setting = {"servers": [address], "key": "slaveTimeout", "value": "2500"}
+    [row] = served.post("/settings/change", **setting)["servers"]
+    assert (row["old"], row["new"]) == ("3000", "2500")
+    wrong = served.post("/settings/change", status=502, **setting | {"value": "abc"})["error"]
+    assert ("slaveTimeout=abc: expected" if ours else "kept slaveTimeout=2500") in wrong
+    fixed = served.post("/settings/change", status=400, **setting | {"key": "listenPort"})
+    assert "listenPort is not live" in fixed["error"]
+
+    served.post("/accounts/users/create", user="app", password="secret-of-app")
+    served.post(
+        "/accounts/policies/set", subject="User:app", resources=["Topic:orders"], actions=["Pub"]
+    )
+    [user] = served.get("/accounts", search="app")["users"]
+    assert user == {"user": "app", "type": "Normal", "status": "enable", "brokers": []}
+    [policy] = served.get("/accounts/policies", search="User:app")["policies"]
+    assert (policy["resource"], policy["actions"]) == ("Topic:orders", ["Pub"])
+    assert "no plain accounts" in served.get("/accounts/plain")["asked"]["errors"][0] or ours
+    served.post("/accounts/users/delete", user="app")
+    assert served.get("/accounts", search="app")["users"] == []
+
+    served.post("/topics/static/create", topic="parts", queues=2)
+    [topic] = served.get("/topics/static")["topics"]
+    assert (topic["queues"], topic["brokers"]) == (2, [served.broker])
+    moved = served.post("/topics/static/move", topic="parts", brokers=[served.broker])
+    assert moved["moves"] == []
+    assert served.post("/cluster/stop-writing", broker=served.broker)["topics"] > 0
+    assert served.post("/cluster/resume-writing", broker=served.broker)["topics"] > 0
+    assert served.get("/cluster/controllers")["controllers"] == []
+    found = served.get("/doctor/run", fine=True)
+    assert (found["state"], found["errors"]) == ("done", [])
+    assert "brokers" in [each["check"] for each in found["findings"]]
+
+
 Look = Callable[[str, int, str], Any]
 
 
@@ -254,14 +298,21 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, loo
         "/dead-letters/reasons?group=ledger", "/dead-letters/resend?group=ledger",
         "/cluster",
         f"/cluster/broker?{urlencode({'address': server['address']})}",
-        "/topics/topic?topic=missing",
+        "/topics/topic?topic=missing", "/cluster/controllers", "/settings",
+        f"/settings/server?{urlencode({'address': server['address']})}", "/doctor/run?fine=true",
+        "/accounts", "/accounts/policies", "/accounts/plain",
+        "/topics/static", "/topics/static/topic?topic=parts",
     ]  # fmt: skip
+    visited = {each.partition("?")[0] for each in paths}
+    schema = served.get("/openapi.json")["paths"]
+    changes = [path.removeprefix("/api") for path, each in schema.items() if "post" in each]
+    forms = [path for path in changes if path not in visited]
     found = []
     for width, scheme in zip(WIDTHS, ("light", "dark"), strict=True):
         page = look(served.url, width, scheme)
         messages: list[str] = []
         page.on("pageerror", lambda error, to=messages: to.append(str(error)))
-        for path in paths:
+        for path in paths if width == WIDTHS[0] else [*paths, *forms]:
             page.goto(served.url + path)
             wider = page.evaluate(
                 "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -316,3 +367,25 @@ def test_a_reader_goes_from_the_overview_to_a_message_by_keyboard(
     page.get_by_role("link", name="hex").press("Enter")
     page.locator("pre", has_text="00000000").wait_for()
     page.context.close()
+
+
+@pytest.mark.needs("chromium")
+def test_a_setting_is_changed_by_keyboard_after_a_preview(served: Served, look: Look) -> None:
+    [server] = served.get("/cluster")["clusters"][0]["brokers"]
+    page = look(f"{served.url}/settings", 1200, "light")
+    page.get_by_role("link", name=server["address"]).press("Enter")
+    page.get_by_label("Name").fill("haHousekeepingInterval")
+    page.get_by_label("Name").press("Enter")
+    page.get_by_role("link", name="Change haHousekeepingInterval").press("Enter")
+    page.get_by_label("Value").fill("30000")
+    page.get_by_role("button", name="Preview").press("Enter")
+    page.get_by_text("Nothing was done yet").wait_for()
+    cells = page.get_by_role("table").get_by_role("cell").all_text_contents()
+    assert cells[2:4] == ["20000", "30000"]
+    page.get_by_role("button", name="Change a setting").press("Enter")
+    page.get_by_text("Done.", exact=True).wait_for()
+    page.get_by_role("link", name="Go on").press("Enter")
+    page.get_by_role("cell", name="30000", exact=True).wait_for()
+    page.context.close()
+    found = served.get("/settings/server", address=server["address"], search="HousekeepingInterval")
+    assert found["settings"][0]["value"] == "30000"

@@ -13,7 +13,14 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from cometmq.client.errors import ClientError
-from cometmq.console.accounts.page import PolicyRow, policy_rows
+from cometmq.console.accounts.page import (
+    WITHOUT_ACCOUNTS,
+    WITHOUT_USERS,
+    PolicyRow,
+    named,
+    policy_rows,
+    refusal,
+)
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form
 from cometmq.console.pages import Name, NotFoundError, Role, address, registered
@@ -69,9 +76,18 @@ async def _brokers(reads: Reads, addresses: list[str]) -> list[RegisteredBroker]
 
 
 async def _at_each(
-    reads: Reads, addresses: list[str], make: Callable[[str], Awaitable[object]]
+    reads: Reads,
+    addresses: list[str],
+    make: Callable[[str], Awaitable[object]],
+    without: str = WITHOUT_USERS,
 ) -> Done:
     """Make a change at some brokers.
+
+    Args:
+        reads: requests to the brokers.
+        addresses: the brokers; all if there is none.
+        make: makes the change at an address.
+        without: what is said of a broker that does not serve the request.
 
     Raises:
         ClientError: some refused; the text names them, and those that have the change.
@@ -84,12 +100,12 @@ async def _at_each(
     done, failed = list[AtBroker](), list[str]()
     for each, result in zip(brokers, await reads.each(brokers, at), strict=True):
         if isinstance(result, CometError):
-            failed.append(f"{each.name} {each.id} ({each.address}): {result}")
+            failed.append(f"{named(each)} ({each.address}) {refusal(result, without)}")
         else:
-            done.append(AtBroker(f"{each.name} {each.id}", each.address))
+            done.append(AtBroker(named(each), each.address))
     if failed:
         made = ", ".join(each.broker for each in done) or "no broker"
-        raise ClientError(f"{'; '.join(failed)}. {made} has the change")
+        raise ClientError(f"{'; '.join(failed)}; {made} has the change")
     return Done(done)
 
 
@@ -102,9 +118,10 @@ async def _from_each(
         CometError: a broker refuses.
     """
     rows: list[T] = []
-    for found in await reads.each(await _brokers(reads, addresses), read):
+    brokers = await _brokers(reads, addresses)
+    for broker, found in zip(brokers, await reads.each(brokers, read), strict=True):
         if isinstance(found, CometError):
-            raise found
+            raise ClientError(f"{named(broker)} {refusal(found, WITHOUT_USERS)}") from found
         rows += found
     return rows
 
@@ -175,7 +192,7 @@ async def deleted_user(reads: Reads, form: DeleteUser) -> DeletedUser:
 
     async def users_of(broker: RegisteredBroker) -> list[UserAtBroker]:
         return [
-            UserAtBroker(f"{broker.name} {broker.id}", each.user_type or "", each.user_status or "")
+            UserAtBroker(named(broker), each.user_type or "", each.user_status or "")
             for each in await reads.admin.user(broker.address, form.user)
         ]
 
@@ -195,7 +212,7 @@ async def _policies(reads: Reads, addresses: list[str], subject: str) -> list[Po
             for row in policy_rows(each)
         ]
         for row in rows:
-            row.brokers = [f"{broker.name} {broker.id}"]
+            row.brokers = [named(broker)]
         return rows
 
     return await _from_each(reads, addresses, policies_of)
@@ -370,6 +387,7 @@ async def set_account(reads: Reads, form: SetAccount) -> Done:
             topic_perms=listed(form.topics),
             group_perms=listed(form.groups),
         ),
+        WITHOUT_ACCOUNTS,
     )
 
 
@@ -383,7 +401,10 @@ class DeleteAccount(Form):
 async def delete_account(reads: Reads, form: DeleteAccount) -> Done:
     """Delete a plain account."""
     return await _at_each(
-        reads, form.brokers, lambda broker: reads.admin.delete_account(broker, form.access_key)
+        reads,
+        form.brokers,
+        lambda broker: reads.admin.delete_account(broker, form.access_key),
+        WITHOUT_ACCOUNTS,
     )
 
 
@@ -400,7 +421,10 @@ async def set_white_addresses(reads: Reads, form: SetWhiteAddresses) -> Done:
     """Replace the addresses."""
     text = ",".join(form.addresses)
     return await _at_each(
-        reads, form.brokers, lambda broker: reads.admin.set_white_addresses(broker, text)
+        reads,
+        form.brokers,
+        lambda broker: reads.admin.set_white_addresses(broker, text),
+        WITHOUT_ACCOUNTS,
     )
 
 

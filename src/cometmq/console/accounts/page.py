@@ -34,6 +34,11 @@ R = TypeVar("R", "UserRow", "PolicyRow", "AccountRow")
 BROKERS_ASKED_MAX = 8
 """Brokers that a page asks, unless it is of one broker."""
 WITHOUT_USERS = "has no users and policies: brokers of CometMQ and of RocketMQ 5.3 have them"
+WITHOUT_ACCOUNTS = "has no plain accounts: brokers of CometMQ and of RocketMQ up to 5.3.2 have them"
+NEEDED = (
+    "users need authenticationMetadataProvider, and policies authorizationMetadataProvider too, in"
+    " the settings of the broker"
+)
 
 
 class AccountsQuery(Query):
@@ -195,7 +200,7 @@ async def plain(reads: Reads, query: AccountsQuery) -> PlainFound:
     async def accounts_of(broker: RegisteredBroker) -> list[AccountRow]:
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
         found = decode_body(_Accounts, (await reads.admin.call(broker.address, code)).body)
-        addresses.append(WhiteAddresses(_named(broker), found.global_white_addrs or []))
+        addresses.append(WhiteAddresses(named(broker), found.global_white_addrs or []))
         return [
             AccountRow(
                 each.access_key, each.admin, each.white_remote_address or "",
@@ -235,7 +240,7 @@ async def _rows(
     found: list[tuple[RegisteredBroker, list[R]]] = []
     for each, rows in zip(brokers, await reads.each(brokers, read), strict=True):
         if isinstance(rows, CometError):
-            asked.errors.append(f"{_named(each)} {_text(rows, without)}")
+            asked.errors.append(f"{named(each)} {refusal(rows, without)}")
         else:
             found.append((each, rows))
     where: dict[bytes, tuple[R, list[str]]] = {}
@@ -243,8 +248,8 @@ async def _rows(
         for row in rows:
             key = msgspec.json.encode(row)
             names = where.setdefault(key, (row, []))[1]
-            if _named(each) not in names:
-                names.append(_named(each))
+            if named(each) not in names:
+                names.append(named(each))
     for row, names in where.values():
         if len(names) < len(found):
             row.brokers = names
@@ -258,17 +263,27 @@ async def _asked(reads: Reads, broker: str) -> tuple[list[RegisteredBroker], Ask
     else:
         brokers = await reads.brokers()
         found, total = brokers[:BROKERS_ASKED_MAX], len(brokers)
-    return found, Asked([_named(each) for each in found], total > len(found), [])
+    return found, Asked([named(each) for each in found], total > len(found), [])
 
 
-def _text(error: CometError, without: str) -> str:
-    """Return what is said of a broker that refuses."""
-    if isinstance(error, ResponseError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+def refusal(error: CometError, without: str) -> str:
+    """Return what is said of a broker that refuses.
+
+    Args:
+        error: its response.
+        without: for a broker that does not serve the request.
+    """
+    if not isinstance(error, ResponseError):
+        return f"does not respond: {error}"
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return without
+    if error.code == ResponseCode.SYSTEM_ERROR and without == WITHOUT_USERS:
+        return f"refuses: {error}; {NEEDED}"
     return f"refuses: {error}"
 
 
-def _named(broker: RegisteredBroker) -> str:
+def named(broker: RegisteredBroker) -> str:
+    """Return how pages name a broker."""
     return f"{broker.name} {broker.id}"
 
 

@@ -90,7 +90,10 @@ async def change(reads: Reads, form: ChangeSetting) -> SettingChange:
         requests = calls(reads, server.kind)
         try:
             await requests.change(row.address, {form.key: form.value})
-            row.new = (await requests.read(row.address)).get(form.key, "")
+            table = await requests.read(row.address)
+            row.new = table.get(form.key, "")
+            if row.new != form.value and not settings_of(server.kind, table).is_ours:
+                raise ClientError(f"it has kept {form.key}={row.new}, so {form.value} is wrong")
         except CometError as error:
             at = f"; changed at {', '.join(done)}" if done else "; nothing was changed"
             raise ClientError(f"{row.address}: {error}{at}") from error

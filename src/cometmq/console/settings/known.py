@@ -70,12 +70,20 @@ def settings_of(kind: str, table: Mapping[str, str]) -> Settings:
         by_key={
             key: Known(
                 default,
-                live=False if key in PROTECTED_KEYS else None,
+                live=False if key in PROTECTED_KEYS or _is_fixed(ours.get(key)) else None,
                 description=ours[key].description if key in ours else "",
             )
             for key, default in rocketmqs.items()
         },
     )
+
+
+def _is_fixed(known: Known | None) -> bool:
+    """Return whether a setting is none of a running server of ours, such as a port or a path.
+
+    RocketMQ's brokers take it, and register with the new port, at which they do not listen.
+    """
+    return known is not None and not known.live
 
 
 @functools.cache
@@ -88,7 +96,8 @@ def _ours(kind: str) -> dict[str, Known]:
         for each in describe(settings_class):
             live = each.remote and (each.key not in found or found[each.key].live is True)
             default = None if each.depends_on_machine else each.render(each.default())
-            known = Known(default, live, each.expectation, texts.get(each.name, ""))
+            text = texts.get(each.name, "").replace("``", "")
+            known = Known(default, live, each.expectation, text)
             found[each.key] = found.get(each.key, known)._replace(live=live)
     return found
 
@@ -121,5 +130,5 @@ def refusal(settings: Settings, table: Mapping[str, str], key: str) -> str:
     if key not in table:  # RocketMQ's servers ignore such a key without an error
         return f"there is no setting {key}"
     if settings.of(key).live is False:
-        return f"no request may change {key}: set it in the file, and start the server again"
+        return f"{key} is not live: set it in the file, and start the server again"
     return ""

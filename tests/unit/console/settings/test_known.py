@@ -45,8 +45,9 @@ def test_every_kind_of_server_has_settings() -> None:
     [
         (TABLE, "slaveTimeout", ""),
         (ROCKETMQS, "slaveTimeout", ""),
-        (TABLE, "listenPort", "no request may change listenPort"),
-        (ROCKETMQS, "brokerConfigPath", "no request may change brokerConfigPath"),
+        (TABLE, "listenPort", "listenPort is not live"),
+        (ROCKETMQS, "listenPort", "listenPort is not live"),
+        (ROCKETMQS | {"brokerConfigPath": ""}, "brokerConfigPath", "brokerConfigPath is not live"),
         (ROCKETMQS, "nosuch", "there is no setting nosuch"),
         (ROCKETMQS, "initAuthenticationUser", "initAuthenticationUser is a secret"),
     ],

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import re
 import signal
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from cometmq.client import AdminClient
+from cometmq.testing.cluster import SMALL_FILES
 from support.processes.etcd_server import Member, etcd
-from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, send
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, load, send, stored
+from tools.generate.root import ROOT
+
+RELEASE_0_1_0 = "cc924c0d"
+"""The commit of the first release."""
 
 
-async def until_in_sync(guide: Guide, port: str) -> None:
-    """Wait until a master has a slave in its in-sync set."""
+async def until_in_sync(guide: Guide, port: str, *, slaves: int = 1) -> None:
+    """Wait until a master has that many slaves in its in-sync set."""
     async with asyncio.timeout(LIMIT_S), AdminClient(guide.name_servers) as admin:
         while True:
             status = await admin.replication(guide.address(port))
-            if any(slave.in_sync for slave in status.ha_connection_info):
+            if sum(slave.in_sync for slave in status.ha_connection_info) == slaves:
                 return
             await asyncio.sleep(0.1)
 
@@ -115,6 +123,74 @@ def newest(guide: Guide) -> str:
     ends = [int(number) for number in re.findall(r" end=(\d+)", printed)]
     assert len(epochs) == len(ends) == 2, printed
     return max(zip(epochs, ends, ("one.conf", "two.conf"), strict=True))[2]
+
+
+def of_release(commit: str, folder: Path) -> dict[str, str]:
+    """Write the packages of an older release; return the environment in which Python finds them."""
+    packed = subprocess.run(
+        ["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=False
+    )
+    if packed.returncode:
+        pytest.skip(f"git does not have the commit {commit}: {packed.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return {"PYTHONPATH": str(folder / "src"), "COMETMQ_BUILD": "interpreted"}
+
+
+@pytest.mark.needs("etcd")
+@pytest.mark.parametrize(
+    "release", ["", pytest.param(RELEASE_0_1_0, marks=pytest.mark.long, id="0.1.0")]
+)
+async def test_a_cluster_is_upgraded_and_no_send_fails(release: str, tmp_path: Path) -> None:
+    """Every server is restarted; without an older release with the same code."""
+    with etcd(tmp_path / "etcd") as store, following("upgrade-a-cluster", tmp_path) as guide:
+        for name in ("controller.conf", "controller-2.conf"):
+            file = tmp_path / name
+            file.write_text(re.sub(r"etcd://\S+", f"etcd://{store}", file.read_text()))
+        for name in ("one.conf", "two.conf", "three.conf"):
+            guide.set(name, **SMALL_FILES, syncBrokerMetadataPeriod="200")
+        if release:
+            guide.environment = of_release(release, tmp_path / "release")
+        for word in (
+            "namesrv",
+            "controller.conf",
+            "controller-2.conf",
+            "one.conf",
+            "two.conf",
+            "three.conf",
+        ):
+            await asyncio.to_thread(guide.start, word)
+        if not release:
+            for port in ("5571", "5572", "5573"):
+                await asyncio.to_thread(guide.run, f"{port}/ready")
+        else:
+            await until_in_sync(guide, "10911", slaves=2)
+        await send(guide, "before")
+        guide.environment = {}
+        async with load(guide) as sender:
+            await sender.acknowledge(50)
+            for word, ready in (
+                ("controller-2.conf", "5580/ready"),
+                ("controller.conf", "5570/ready"),
+                ("three.conf", "5573/ready"),
+                ("two.conf", "5572/ready"),
+                ("one.conf", "5571/ready"),
+            ):
+                await asyncio.to_thread(guide.stop, word)
+                await asyncio.to_thread(guide.start, word)
+                if "controller" not in word:
+                    assert "ready\n" in await asyncio.to_thread(guide.run, ready)
+                await sender.acknowledge(50)
+            await asyncio.to_thread(guide.run, "5570/ready")
+            state = await asyncio.to_thread(guide.run, "sync-state")
+            await asyncio.to_thread(guide.run, "controller elect")
+            await sender.acknowledge(50)
+        assert sender.failures == []
+        assert len(re.findall(r"^broker-a .* yes +yes +\d+$", state, re.M)) == 3, state
+        assert re.search(r"^broker-a +[23] .* master ", state, re.M), state
+        # A send that the client repeats after a failover may be stored twice.
+        everything = set(await consumed(guide, "audit", await stored(guide)))
+        assert everything == {"before", *sender.acknowledged}
 
 
 @pytest.mark.needs("etcd")

@@ -20,8 +20,9 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.processes.etcd_server import etcd
-from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, load, send
+from cometmq.testing.cluster import SMALL_FILES
+from support.processes.etcd_server import EtcdKeys, etcd
+from support.processes.howto_pages import LIMIT_S, Guide, consumed, following, load, send, stored
 from support.runner.tiers import rounds
 
 PRINTED = r"backup=backup taken=\S+ begin=0 end=\d+ last_message=\S+ files=\d+ seconds=\S+\n"
@@ -47,6 +48,26 @@ async def until_copied(guide: Guide, port: str) -> None:
     async with asyncio.timeout(LIMIT_S), AdminClient(guide.name_servers) as admin:
         while "orders" not in await admin.broker_topics(guide.address(port)):
             await asyncio.sleep(0.1)
+
+
+async def until_offsets_are_copied(store: Path) -> None:
+    """Wait until a slave has written the offsets of the group."""
+    file = store / "config" / "consumerOffset.json"
+    async with asyncio.timeout(LIMIT_S):
+        while not file.exists() or "orders@g" not in file.read_text():
+            await asyncio.sleep(0.1)
+
+
+async def logged(guide: Guide, text: str) -> None:
+    """Wait until a server has logged a text."""
+    async with asyncio.timeout(LIMIT_S):
+        while text not in guide.log():
+            await asyncio.sleep(0.1)
+
+
+def on_etcd(file: Path, store: str) -> None:
+    """Name an etcd in the file of a controller."""
+    file.write_text(file.read_text().replace("127.0.0.1:2379", store))
 
 
 async def until_routed(guide: Guide) -> None:
@@ -90,8 +111,7 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
 async def test_a_broker_with_a_controller_starts_on_a_backup(tmp_path: Path) -> None:
     with etcd(tmp_path / "etcd") as store, following("back-up-a-store", tmp_path) as guide:
         for name in ("controller.conf", "unclean.conf"):
-            file = tmp_path / name
-            file.write_text(file.read_text().replace("127.0.0.1:2379", store))
+            on_etcd(tmp_path / name, store)
         for word in ("namesrv", "controller.conf", "first.conf"):
             await in_thread(guide.start, word)
         await send(guide, *BODIES)
@@ -188,6 +208,109 @@ async def test_disks_of_a_master_and_its_slave_are_replaced(tmp_path: Path) -> N
         await in_thread(guide.stop, "master.conf", signal.SIGKILL)
         expected = sorted([*BODIES, "after the master's", "after the slave's"])
         assert await consumed(guide, "g", len(expected)) == expected
+
+
+async def until_of_set(guide: Guide, *lines: str) -> str:
+    """Wait until the controllers show brokers like this; return what the page's command prints."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            state = await in_thread(guide.run, "controller sync-state")
+            if all(re.search(line, state, re.M) for line in lines):
+                return state
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.needs("etcd")
+async def test_disks_of_brokers_with_a_controller_are_replaced_by_empty_ones(
+    tmp_path: Path,
+) -> None:
+    with etcd(tmp_path / "etcd") as store, following("replace-a-disk", tmp_path) as guide:
+        on_etcd(tmp_path / "controller.conf", store)
+        guide.set("elected.conf", **SMALL_FILES)
+        for word in ("namesrv", "controller.conf", "./first", "./second"):
+            await in_thread(guide.start, word)
+        await until_of_set(guide, "^broker-c +2 .* slave +yes +yes ")
+        await send(guide, *BODIES)
+        async with load(guide) as sender:
+            await sender.acknowledge(50)
+            await in_thread(guide.stop, "./second", signal.SIGKILL)
+            await in_thread(guide.run, "rm -rf ./second")
+            await in_thread(guide.start, "./second")
+            state = await until_of_set(guide, "^broker-c +3 .* slave +yes +yes ")
+            assert re.search("^broker-c +2 .* no +no ", state, re.M), state
+            await in_thread(guide.run, "controller forget")
+
+            await until_copied(guide, "10941")
+            await in_thread(guide.stop, "./first", signal.SIGKILL)
+            await in_thread(guide.shell, "rm -rf ./first")
+            await until_of_set(guide, "^broker-c +3 .* master +yes +yes ")
+            await in_thread(guide.start, "./first")
+            await until_of_set(guide, "^broker-c +4 .* slave +yes +yes ")
+            await sender.acknowledge(50)
+        await until_copied(guide, "10931")
+        count = await stored(guide)  # a send that the client repeated may be stored twice
+        await in_thread(guide.stop, "./second", signal.SIGKILL)
+        assert set(await consumed(guide, "g", count)) == {*BODIES, *sender.acknowledged}
+
+
+@pytest.mark.needs("etcd")
+async def test_a_cluster_is_recovered_after_the_loss_of_all(tmp_path: Path) -> None:
+    with (
+        etcd(tmp_path / "etcd") as lost,
+        etcd(tmp_path / "new-etcd") as store,
+        following("recover-a-cluster", tmp_path) as guide,
+    ):
+        settings = (tmp_path / "controller.conf").read_text()
+        on_etcd(tmp_path / "controller.conf", lost)
+        guide.set("broker.conf", **SMALL_FILES)
+        for word in ("namesrv", "controller.conf", "10911", "10921"):
+            await in_thread(guide.start, word)
+        await until_of_set(guide, "^broker-a +2 .* slave +yes +yes ")
+        elect = "cometmq admin controller elect -a 127.0.0.1:9878 --yes broker-a 2"
+        await in_thread(guide.shell, guide.placed(elect))  # the epoch of the log is 2
+        await until_of_set(guide, "^broker-a +1 .* slave +yes +yes ")
+        await send(guide, *BODIES)
+        first = await consumed(guide, "g", 100)
+        await until_offsets_are_copied(tmp_path / "two")
+        await in_thread(guide.run, "--to ./backup")
+        await send(guide, "lost")
+        again = await consumed(guide, "g", 50)
+        for word in ("10911", "10921", "controller.conf"):
+            await in_thread(guide.stop, word, signal.SIGKILL)
+        shutil.copytree(tmp_path / "two", tmp_path / "snapshot")
+
+        (tmp_path / "controller.conf").write_text(settings)
+        on_etcd(tmp_path / "controller.conf", store)
+        await in_thread(guide.start, "controller.conf")
+        await in_thread(guide.run, "store restore")
+        await in_thread(guide.start, "./restored")
+        await until_of_set(guide, f"{guide.address('10931')}  master +yes +yes ")
+        await in_thread(guide.start, "./second")
+        await until_of_set(guide, f"{guide.address('10941')}  slave +yes +yes ")
+        await send(guide, "after")
+        rest = await consumed(guide, "g", len(BODIES) + 1 - len(first))
+        assert sorted([*first, *rest]) == sorted([*BODIES, "after"])
+        assert set(again) <= {*rest, "lost"}
+
+        await in_thread(guide.start, "10951")
+        await logged(guide, "the controllers have another broker set of this name")
+        async with AdminClient(guide.name_servers) as admin:
+            [brokers] = (await admin.cluster_info()).broker_addr_table.values()
+        known = set(brokers.broker_addrs.values())
+        assert known == {guide.address("10931"), guide.address("10941")}
+        await in_thread(guide.stop, "10951")
+
+        await in_thread(guide.stop, "./second")
+        await in_thread(guide.stop, "./restored")
+        # The same in a further new cluster, with a copy of a disk in place of the backup.
+        await in_thread(guide.stop, "controller.conf")
+        EtcdKeys(store).clear()
+        await in_thread(guide.start, "controller.conf")
+        await in_thread(guide.run, "rm -f ./snapshot")
+        await in_thread(guide.start, "./snapshot")
+        await until_of_set(guide, f"{guide.address('10961')}  master +yes +yes ")
+        kept = sorted([*BODIES, "lost"])
+        assert await consumed(guide, "audit", len(kept)) == kept
 
 
 async def test_a_cluster_grows_and_shrinks_without_a_lost_message(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ PAUSE_S = 0.002
 _BLOCK = re.compile(
     r"(?:`([\w-]+\.\w+)`[^\n]*:\n\n)?^( *)```(\w+)\n(.*?)^ *```", re.DOTALL | re.MULTILINE
 )
-_PORT = re.compile(r"(?:^listenPort=|--port )(\d+)\b", re.MULTILINE)
+_PORT = re.compile(r"(?:^listenPort=|PromExporterPort=|--port )(\d+)\b", re.MULTILINE)
 
 
 class Guide:
@@ -60,6 +60,8 @@ class Guide:
         self.folder = folder
         self.page = (pages.ROOT / f"docs/howto/{name}.md").read_text()
         self.name_servers = name_servers or f"127.0.0.1:{free_port()}"
+        self.environment: dict[str, str] = {}
+        """More variables of servers that are started from now on."""
         self.ids: dict[str, str] = {}
         """Ids of messages on the page, with those of this test."""
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,6 +85,11 @@ class Guide:
             text = re.sub(rf"(?<![\d]){port}(?![\d])", str(mine), text)
         return text
 
+    def set(self, file: str, **settings: str) -> None:
+        """Add settings to a file of the page, such as those of a quicker broker."""
+        with (self.folder / file).open("a") as stream:
+            stream.writelines(f"{key}={value}\n" for key, value in settings.items())
+
     def address(self, port: str) -> str:
         """Return the address of a broker that has this port on the page."""
         return f"127.0.0.1:{self.ports[port]}"
@@ -101,6 +108,7 @@ class Guide:
             process = subprocess.Popen(
                 [sys.executable, "-m", "cometmq", *arguments],
                 cwd=self.folder,
+                env={**os.environ, **self.environment},
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
@@ -228,6 +236,8 @@ class Sender:
 
     def __init__(self, guide: Guide) -> None:
         self.acknowledged: list[str] = []
+        self.failures: list[str] = []
+        """Why sends were not acknowledged."""
         self._guide = guide
         self._is_stopping = False
 
@@ -241,8 +251,10 @@ class Sender:
                 try:
                     receipt = await producer.send(Message("orders", body.encode()), timeout=LIMIT_S)
                     if receipt.status is not SendStatus.SEND_OK:
+                        self.failures.append(f"{body}: {receipt.status.name}")
                         continue
-                except CometError:
+                except CometError as error:
+                    self.failures.append(f"{body}: {error}")
                     continue
                 self.acknowledged.append(body)
                 await asyncio.sleep(PAUSE_S)

@@ -145,6 +145,7 @@ class Arrivals:
                     listener(topic, queue_id)
             except Exception:
                 log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
+        self._held.work_now()  # before the responses to the senders, in one write with them
 
     def _is_seen(self, topic: str) -> bool:
         store = self._store

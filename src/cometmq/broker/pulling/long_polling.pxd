@@ -35,6 +35,7 @@ cdef class HeldPulls:
     cdef object _notified
     cdef object _steps
     cdef bint _is_working
+    cdef object _next_slice
     cdef bint _is_open
     cdef bint _is_ending
     cdef public object on_hold

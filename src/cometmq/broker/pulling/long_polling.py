@@ -119,6 +119,8 @@ class HeldPulls:
         self._notified: deque[HeldPull] = deque()
         self._steps: deque[Iterator[None]] = deque()
         self._is_working = False
+        self._next_slice: Any = None
+        """The scheduled call of `_work`, while that has something to do."""
         self._is_open = True
         self.on_hold: Callable[[HeldPull], object] | None = None
         """Called with each pull that is held."""
@@ -351,7 +353,13 @@ class HeldPulls:
             self._steps.append(steps)
         if not self._is_working:
             self._is_working = True
-            asyncio.get_running_loop().call_soon(self._work)
+            self._next_slice = asyncio.get_running_loop().call_soon(self._work)
+
+    def work_now(self) -> None:
+        """Run notified pulls and steps in this iteration of the event loop, for one slice."""
+        if self._is_working:
+            self._next_slice.cancel()
+            self._work()
 
     def _work(self) -> None:
         """Run notified pulls and steps for one slice; the rest follows in later iterations."""
@@ -363,7 +371,7 @@ class HeldPulls:
                 self._run_step()
             if monotonic() >= end_s:
                 self._steps.rotate(-1)
-                asyncio.get_running_loop().call_soon(self._work)
+                self._next_slice = asyncio.get_running_loop().call_soon(self._work)
                 return
         self._is_working = False
 

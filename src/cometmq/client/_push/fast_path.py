@@ -12,6 +12,7 @@ Compiled, a response in the common form is read in the receive buffer: see `Resp
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -150,13 +151,16 @@ class ResponseScanner(HeaderScanner):
 class FastPull(Call):
     """A pull in flight; receives the response itself."""
 
-    __slots__ = ("began_s", "connection", "future", "inflight", "opaque", "path", "pull")
+    __slots__ = (
+        "began_s", "connection", "future", "inflight", "on_read", "opaque", "path", "pull"
+    )  # fmt: skip
 
     path: PullFastPath
     pull: Pull
     connection: Connection
     inflight: Inflight
     future: asyncio.Future[PullResult | Command]
+    on_read: Callable[[PullResult], None]
     began_s: float
     opaque: int
 
@@ -208,6 +212,7 @@ class FastPull(Call):
             QueueOffset(scanner.max_offset),
             scanner.suggested,
         )
+        self.on_read(result)
         self.future.set_result(result)
         return True
 
@@ -240,10 +245,16 @@ class PullFastPath:
         offset: QueueOffset,
         commit_offset: QueueOffset | None,
         timeout: float,
+        on_read: Callable[[PullResult], None],
     ) -> PullResult:
-        """Pull from a broker, as `pull_once` does."""
+        """Pull from a broker, as `pull_once` does.
+
+        A result that is read in the receive buffer is passed to ``on_read`` first, one iteration of
+        the event loop sooner than it is returned. ``on_read`` must neither raise nor wait.
+        """
         call = self._start(address, pulls, offset, commit_offset, timeout)
         if call is not None:
+            call.on_read = on_read
             try:
                 response = await call.future
             except CallTimeoutError:

@@ -30,7 +30,6 @@ from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import RemotingError, ResponseError
-from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import ResponseCode
 
@@ -167,6 +166,9 @@ class PullLoop(FetchLoop[PullResult]):
         self._on_moved = on_moved
         self._on_broken = on_broken
         self._pulls: QueuePulls | None = None
+        self._received: PullResult | None = None
+        """A response whose messages were handed over when it was received."""
+        self._receive_error: BaseException | None = None
         self._target: _Target | None = None
         """The broker of the last pull."""
         self._target_replica = MASTER_ID
@@ -261,6 +263,7 @@ class PullLoop(FetchLoop[PullResult]):
                     self.next_offset,
                     (consumed or None) if target.is_master else None,
                     timeout,
+                    self._receive,
                 )
         except (RemotingError, ClientError):
             self._failed_pulls += 1
@@ -282,15 +285,20 @@ class PullLoop(FetchLoop[PullResult]):
                 self._process_queue.topic_missed |= error.code == ResponseCode.TOPIC_NOT_EXIST
             raise
         self._failed_pulls = 0
-        # The broker may have applied another filter, whose messages this one would drop. What a
-        # suspended consumer gets from a held pull is pulled again later.
+        return result if result is self._received or self._is_valid(wanted) else None
+
+    def _is_valid(self, wanted: Filter) -> bool:
+        """Return whether to act on a response.
+
+        The broker may have applied another filter, whose messages this one would drop. What a
+        suspended consumer gets from a held pull is pulled again later.
+        """
         self._check_pause()
-        is_void = (
+        return not (
             self._process_queue.dropped
             or self._suspended()
             or self._filter_of(self.queue.topic) != wanted
         )
-        return None if is_void else result
 
     def _commits_with_pull(self) -> bool:
         queue = self._process_queue
@@ -325,21 +333,36 @@ class PullLoop(FetchLoop[PullResult]):
 
     # --- what was pulled ----------------------------------------------------------------------
 
+    def _receive(self, response: PullResult) -> None:
+        """Hand over messages while they are received: so handlers begin before the next pull."""
+        pulls = self._pulls
+        if not response.messages or pulls is None:
+            return
+        try:
+            if self._is_valid(pulls.pull.wanted) and self._cause_of(response) is None:
+                self._received = response
+                self._hand_over(response)
+        except BaseException as error:  # `_act` raises it
+            self._receive_error = error
+
+    def _cause_of(self, response: PullResult) -> Cause | None:
+        topic_missed = self._process_queue.topic_missed
+        return cause_of(response, self.next_offset, topic_missed=topic_missed)
+
     async def _act(self, response: PullResult, took_s: float) -> bool:
         before = self.next_offset
         self._replica.advise(self.queue, response.suggested_broker_id)
-        cause = cause_of(response, self.next_offset, topic_missed=self._process_queue.topic_missed)
-        if cause is not None:
-            log_cause(log, cause, self.queue, self._group, self.next_offset, response)
-            await self._on_moved(cause, response)
-            return True
-        # Until the messages are put in, an error leaves everything as it was: they are pulled
-        # again. Behind that, only the committed offset still says which were not consumed.
-        messages = response.messages and self._keep(self.queue, response.messages)
-        if messages:
-            self._hand_over(messages)
-        elif self._process_queue.count == 0:
-            self._store.update(self.queue, response.next_offset, increase_only=True)
+        if response is not self._received:
+            cause = self._cause_of(response)
+            if cause is not None:
+                log_cause(log, cause, self.queue, self._group, self.next_offset, response)
+                await self._on_moved(cause, response)
+                return True
+            self._hand_over(response)
+        self._received = None
+        error, self._receive_error = self._receive_error, None
+        if error is not None:
+            raise error
         self.next_offset = response.next_offset
         if self._stats is not None and response.status is PullStatus.FOUND:
             self._stats.pulled(self.queue.topic, len(response.messages), took_s * 1000)
@@ -348,7 +371,14 @@ class PullLoop(FetchLoop[PullResult]):
     def _rest_s(self, response: PullResult) -> float:
         return self._settings.pull_interval_ms / 1000 if response.messages else 0.0
 
-    def _hand_over(self, messages: list[StoredMessage]) -> None:
+    def _hand_over(self, response: PullResult) -> None:
+        # Until the messages are put in, an error leaves everything as it was: they are pulled
+        # again. Behind that, only the committed offset still says which were not consumed.
+        messages = response.messages and self._keep(self.queue, response.messages)
+        if not messages:
+            if self._process_queue.count == 0:
+                self._store.update(self.queue, response.next_offset, increase_only=True)
+            return
         try:
             batch = self._process_queue.put(messages)
             if batch is not None:

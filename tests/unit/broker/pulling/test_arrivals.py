@@ -106,6 +106,21 @@ async def test_a_pull_runs_again_if_its_messages_have_to_be_read_from_the_disk(
     store.close()
 
 
+async def test_a_pull_is_answered_before_the_senders_when_its_message_is_on_disk(
+    waiting: Waiting,
+) -> None:
+    pull, runs = waiting.hold(), []
+    waiting.put("a")
+    await settle()
+    assert pull.runs == 0
+    waiting.store.flush()
+    asyncio.get_running_loop().call_soon(lambda: runs.append(pull.runs))  # as the group commit does
+    await asyncio.sleep(0)
+    assert runs == [1]
+    await settle()
+    assert pull.runs == 1
+
+
 async def test_a_pull_is_notified_when_its_message_is_on_disk(waiting: Waiting) -> None:
     pull = waiting.hold()
     waiting.put("a")

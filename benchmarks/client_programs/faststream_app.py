@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 from faststream._internal.endpoint.subscriber import SubscriberUsecase
@@ -212,6 +213,8 @@ async def pipeline(kind: str, count: int) -> dict[str, float]:
     body = Order(number=1).model_dump_json().encode()
     sub, consume_one = (own_pipeline if kind == "cometmq" else floor)(handler, body)
     await SubscriberUsecase.start(sub)
+    if kind == "cometmq":  # as when it starts with a server
+        sub._names, sub.lock = {"topic": sub.topic, "group": sub.group}, nullcontext()
     sub._post_start()
     for _ in range(count):
         await consume_one()
@@ -227,7 +230,6 @@ def own_pipeline(handler: Counter, body: bytes) -> tuple[Any, Callable[[], Await
     broker._setup_logger()
     sub: Any = broker.subscriber(TOPIC)
     sub(handler.__call__)
-    sub._names = {"topic": sub.topic, "group": sub.group}  # as when it starts
     raw = StoredMessage.of(Message(topic=TOPIC, body=body, properties=PROPERTIES))
     return sub, lambda: sub._on_message(raw)
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Annotated, Any, Unpack
 
 from fast_depends import dependency_provider
-from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
@@ -19,8 +18,9 @@ from faststream._internal.constants import EMPTY
 from faststream._internal.context import Context
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
-from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger import LoggerState
 from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.logger.params_storage import ManualLoggerStorage
 from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
@@ -40,27 +40,32 @@ from cometmq.faststream.options import (
     SubscriberOptions,
     check_names,
 )
-from cometmq.faststream.publisher import Publisher, RocketBrokerConfig, RocketPublishCommand
+from cometmq.faststream.publisher import Publisher, RocketBrokerConfig
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.faststream.transactions import Function, Payload, Transaction
 
-EMBEDDED = "127.0.0.1"
-"""The address in documents of a broker whose port is known only when it is open."""
+EMBEDDED = "127.0.0.1"  # in documents: its port is known only when it is open
 PING_S, GRACEFUL_S = 5.0, 15.0
 LINE = "%(asctime)s %(levelname)-8s - %(topic)-24s | %(group)-24s | %(message_id)-32s - %(message)s"
-"""A line of the log; longer topics and groups shift its columns."""
 
 
 class RocketRegistrator(Registrator[Any, RocketBrokerConfig]):
     """Registers subscribers and publishers, for a broker or a router."""
 
+    @property
+    def subscribers(self) -> list[Any]:
+        """The subscribers, with those of routers, in the order of their declarations."""
+        return sorted(super().subscribers, key=lambda each: each._described.number)
+
+    @property
+    def publishers(self) -> list[Any]:
+        """The publishers, in the same order: a document is always the same."""
+        return sorted(super().publishers, key=lambda each: each._described.number)
+
     def subscriber(  # type: ignore[override]
         self, topic: str, **options: Unpack[SubscriberOptions]
     ) -> Subscriber:
-        """Return the decorator of handlers of a topic, to which the prefixes of routers are added.
-
-        Options that exclude each other raise `SetupError`; see `SubscriberOptions`.
-        """
+        """Return the decorator of handlers of a topic, to which routers add their prefixes."""
         outer: Any = self.config
         made = Subscriber(outer, topic, options)
         super().subscriber(made, persistent=options.get("persistent", True))
@@ -149,22 +154,6 @@ def _shared(options: RegistratorOptions) -> dict[str, Any]:
     }
 
 
-class LoggerStorage(DefaultLoggerStorage):
-    """Makes the logger of a broker: its lines have topic, group and message id."""
-
-    def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Do nothing: the columns have a fixed width."""
-
-    def get_logger(self, *, context: ContextRepo) -> LoggerProto:
-        """Return the logger."""
-        found = self._get_logger_ref()
-        if found is None:
-            nothing, level = {"topic": "", "group": ""}, self.logger_log_level
-            found = get_broker_logger("rocketmq", nothing, 32, LINE, context, level)
-            self._logger_ref.add(found)
-        return found
-
-
 class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBrokerConfig]):
     """Connects FastStream's handlers with the brokers of a cluster.
 
@@ -210,19 +199,20 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         self._new_connection = partial(Connection, name_servers, *settings)
         self._transactions: list[Transaction[Any]] = []
         self._disconnecting: asyncio.Task[None] | None = None
+        context = options.get("context") or ContextRepo()
+        level, logger = options.get("log_level", logging.INFO), options.get("logger", EMPTY)
+        if logger is EMPTY:
+            columns = {"topic": "", "group": ""}
+            logger = get_broker_logger("rocketmq", columns, 32, LINE, context, logging.INFO)
         config = RocketBrokerConfig(
             group=group,
             broker_codec=options.get("codec"),
-            logger=make_logger_state(
-                logger=options.get("logger", EMPTY),
-                log_level=options.get("log_level", logging.INFO),
-                default_storage_cls=LoggerStorage,
-            ),
+            logger=LoggerState(level, ManualLoggerStorage(logger) if logger else None),
             fd_config=FastDependsConfig(
                 use_fastdepends=options.get("apply_types", True),
                 serializer=options.get("serializer", EMPTY),
                 provider=options.get("provider") or dependency_provider,
-                context=options.get("context") or ContextRepo(),
+                context=context,
             ),
             graceful_timeout=options.get("graceful_timeout", GRACEFUL_S),
             id_generator=options.get("id_generator", gen_cor_id),
@@ -248,14 +238,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         return connection
 
     async def start(self) -> None:
-        """Connect, and begin to consume.
-
-        Raises:
-            SetupError: two subscribers are in one group, or a transaction has no check.
-        """
+        """Connect, and begin to consume; `SetupError` if two subscribers are in one group."""
         await self.connect()
         self._number_subscribers()
-        groups = Counter(sub.group for sub in self._own_subscribers() if sub.calls)
+        groups = Counter(sub.group for sub in self.subscribers if sub.calls)
         for group, count in groups.items():
             if count > 1:
                 raise SetupError(
@@ -266,13 +252,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
             await transaction.start()
         await super().start()
 
-    def _own_subscribers(self) -> list[Subscriber]:
-        return [sub for sub in self.subscribers if isinstance(sub, Subscriber)]
-
     def _number_subscribers(self) -> None:
         """Tell apart subscribers of one topic whose handlers have the same name."""
         counts: Counter[tuple[str, str]] = Counter()
-        for sub in sorted(self._own_subscribers(), key=lambda each: each.declared):
+        for sub in self.subscribers:
             key = sub.topic, sub.handler_name
             sub.number = counts[key]
             counts[key] += 1
@@ -282,7 +265,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         try:
             await super().stop(*error, **named)
         finally:
-            stops = [sub.stopping for sub in self._own_subscribers() if sub.stopping is not None]
+            stops = [sub.stopping for sub in self.subscribers if sub.stopping is not None]
             self._disconnecting = asyncio.create_task(self._disconnect(stops))
             if not stops:
                 await asyncio.shield(self._disconnecting)
@@ -298,9 +281,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
 
     async def ping(self, timeout: float | None = PING_S) -> bool:
         """Return whether a name server responds, and brokers do not refuse sends for good."""
-        if self._connection is None:
-            return False
-        return await self._connection.ping(PING_S if timeout is None else timeout)
+        time_s, connection = PING_S if timeout is None else timeout, self._connection
+        return connection is not None and await connection.ping(time_s)
 
     async def publish(
         self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
@@ -310,14 +292,14 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         The message is bytes, text, or what the serializer makes JSON of; None for an empty body.
         With a delay, the receipt has a recall handle.
         """
-        cmd = self._command(PublishType.PUBLISH, (message,), topic, options)
+        cmd = self.config.command(PublishType.PUBLISH, (message,), topic, options)
         return await self._basic_publish(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def publish_batch(  # type: ignore[override]
         self, *messages: Any, topic: str = "", **options: Unpack[PublishOptions]
     ) -> SendReceipt | None:
         """Publish messages of one topic, all of them or none; without a delay, 4 MiB at most."""
-        cmd = self._command(PublishType.PUBLISH, messages, topic, options)
+        cmd = self.config.command(PublishType.PUBLISH, messages, topic, options)
         return await self._basic_publish_batch(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
 
     async def request(  # type: ignore[override]
@@ -329,15 +311,8 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[Any, Connection, RocketBroke
         `publish`, it goes to a topic instead. If there is no reply in time, it raises
         `TimeoutError`; the request may still be handled.
         """
-        cmd = self._command(PublishType.REQUEST, (message,), topic, options)
+        cmd = self.config.command(PublishType.REQUEST, (message,), topic, options)
         return await self._basic_request(cmd, producer=self.config.producer)  # type: ignore[no-any-return]
-
-    def _command(
-        self, kind: PublishType, messages: tuple[Any, ...], topic: str, options: PublishOptions
-    ) -> RocketPublishCommand:
-        check_names(f"publish to {topic}", options, PublishOptions)
-        id = options.get("correlation_id") or self.config.id_generator()
-        return RocketPublishCommand.of(kind, messages, topic, options, id)
 
     async def recall(self, receipt: SendReceipt | str, topic: str = "") -> str:
         """Recall a delayed message before it is due, by its receipt; return its id.

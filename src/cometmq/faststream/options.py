@@ -47,8 +47,7 @@ class PublishOptions(SendOptions, total=False):
 
     correlation_id: str | None
     timeout: float | None
-    """Seconds; by default those of the setting ``timeout_ms``, and 0.5 for the reply of a request.
-    """
+    """Seconds; by default the setting ``timeout_ms``, and 0.5 for the reply of a request."""
 
 
 class PublisherOptions(SendOptions, total=False):
@@ -67,8 +66,7 @@ class SubscriberOptions(TypedDict, total=False):
     """A subscriber."""
 
     group: str
-    """The consumer group; by default of the broker's group, topic and handler. Subscribers of one
-    application need different ones: a group has one set of subscriptions."""
+    """The consumer group of this subscriber alone; by default of broker, topic and handler."""
     tags: str
     """Only messages with one of these tags: ``paid || sent``."""
     sql: str
@@ -88,8 +86,7 @@ class SubscriberOptions(TypedDict, total=False):
     """Let brokers hand out single messages: a slow one holds up no other, and each is acknowledged
     on its own. Needs brokers of RocketMQ 5, or CometMQ's."""
     invisible: float | timedelta
-    """How long a popped message is for this process alone, 60 seconds by default. It begins anew
-    until the message is settled."""
+    """How long a popped message is for this process alone, 60 s by default; it begins anew."""
     retry: Retry | None
     """When a failed message is redelivered; None for the brokers' growing delays."""
     settings: PushOnlyOptions | SimpleOnlyOptions

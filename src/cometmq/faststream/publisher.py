@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Unpack
@@ -29,6 +30,8 @@ from cometmq.faststream.options import PublisherOptions, PublishOptions, check_n
 from cometmq.model.topic import check_topic_name
 
 REQUEST_S = 0.5  # as in FastStream's other brokers
+_numbers = itertools.count()
+_FIELDS = ("tags", "keys", "delay", "deliver_at", "delay_level")
 
 
 class RocketResponse(Response):
@@ -103,6 +106,14 @@ class RocketBrokerConfig(BrokerConfig):
         super().__post_init__()
         self.producer = RocketProducer(self)
 
+    def command(
+        self, kind: PublishType, bodies: tuple[Any, ...], topic: str, options: PublishOptions
+    ) -> RocketPublishCommand:
+        """Return the command of a publish with these options."""
+        check_names(f"publish to {topic}", options, PublishOptions)
+        id = options.get("correlation_id") or self.id_generator()
+        return RocketPublishCommand.of(kind, bodies, topic, options, id)
+
 
 class RocketProducer(ProducerProto[RocketPublishCommand]):
     """Sends with the client of a connection; false while there is none."""
@@ -171,16 +182,9 @@ def _message(cmd: RocketPublishCommand, body: bytes, content_type: str | None) -
         properties[parts.REPLY_TO] = cmd.reply_to
     if not body:
         properties[parts.EMPTY] = "1"
-    return rocketmq.Message(
-        topic=cmd.destination,
-        body=body or parts.EMPTY_BODY,
-        properties=properties,
-        tags=cmd.options.get("tags"),
-        keys=cmd.options.get("keys") or (),
-        delay=cmd.options.get("delay") or 0,
-        deliver_at=cmd.options.get("deliver_at"),
-        delay_level=cmd.options.get("delay_level") or 0,
-    )
+    named: Any = {name: value for name in _FIELDS if (value := cmd.options.get(name))}
+    named["body"] = body or parts.EMPTY_BODY
+    return rocketmq.Message(cmd.destination, properties=properties, **named)
 
 
 class TopicConfig(PublisherSpecificationConfig):
@@ -194,6 +198,8 @@ class TopicConfig(PublisherSpecificationConfig):
             include_in_schema=options.get("include_in_schema", True),
         )
         self._outer, self._topic = outer, topic
+        self.number = next(_numbers)
+        """The order in which subscribers and publishers are declared."""
 
     @property
     def topic(self) -> str:

@@ -8,12 +8,12 @@ which nothing was said, because its handler was cancelled or swallowed, is redel
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
+from faststream import exceptions
 from faststream._internal.configs import SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.publisher import PublisherProto
@@ -21,7 +21,7 @@ from faststream._internal.endpoint.subscriber import SubscriberSpecification, Su
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.endpoint.utils import process_msg
 from faststream._internal.types import AsyncCallable, CustomCallable
-from faststream.exceptions import SetupError, StopConsume
+from faststream.exceptions import HandlerException, SetupError, StopConsume
 from faststream.message import StreamMessage
 from faststream.message.message import AckStatus
 from faststream.middlewares import AckPolicy
@@ -40,12 +40,22 @@ from cometmq.faststream.publisher import ReplyPublisher, RocketBrokerConfig, Top
 from cometmq.model.errors import InvalidNameError
 from cometmq.model.topic import check_topic_name
 
-WORKERS, RECORDS = 20, 32
-INVISIBLE_S, RECEIVE_S = 60.0, 10.0
-_declared = itertools.count()
+WORKERS, RECORDS, INVISIBLE_S, RECEIVE_S = 20, 32, 60.0, 10.0
+_ON_ERROR = {
+    AckPolicy.ACK: AckStatus.ACKED,
+    AckPolicy.NACK_ON_ERROR: AckStatus.NACKED,
+    AckPolicy.REJECT_ON_ERROR: AckStatus.REJECTED,
+}
+_DECISIONS = {
+    exceptions.AckMessage: AckStatus.ACKED,
+    exceptions.NackMessage: AckStatus.NACKED,
+    exceptions.RejectMessage: AckStatus.REJECTED,
+}
 
 
 class _Config(SubscriberUsecaseConfig):
+    auto_ack_disabled = True  # `Subscriber.call` applies the policy, not a middleware
+
     @property
     def ack_policy(self) -> AckPolicy:
         policies = (self._ack_policy, self._outer_config.ack_policy)
@@ -82,11 +92,8 @@ class Subscriber(SubscriberUsecase[Any]):
         self._reader: PullConsumer | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
-        self.stopping: asyncio.Task[None] | None = None
-        """The end of a stop; within a handler nothing waits for it."""
-        self._room = asyncio.Event()
+        self.stopping: asyncio.Task[None] | None = None  # nothing waits for it within a handler
         self._names: dict[str, str] = {}
-        self.declared = next(_declared)
         self.number = 0
         """Counts the subscribers of one topic whose handlers have the same name."""
 
@@ -121,6 +128,7 @@ class Subscriber(SubscriberUsecase[Any]):
         check_topic_name(self.topic)
         self._names = {"topic": self.topic, "group": self.group}
         await super().start()
+        self.lock = nullcontext()  # `_stop` waits for the handlers
         self._post_start()
         if self._outer_config.connection is None and self._outer_config.producer:
             return  # a test broker delivers
@@ -180,6 +188,8 @@ class Subscriber(SubscriberUsecase[Any]):
             if self._receiving is not None:
                 self._receiving.cancel()
             await super().stop()
+            if self._handling:
+                await asyncio.wait(self._handling, timeout=self._outer_config.graceful_timeout or 0)
             for task in self._handling:
                 task.cancel()
             await asyncio.gather(*self._handling, return_exceptions=True)
@@ -218,25 +228,52 @@ class Subscriber(SubscriberUsecase[Any]):
                 return
 
     async def _process(self, raw: Any, settlement: Settlement) -> None:
-        """Call the handlers, and settle what they leave open."""
+        """Call the handlers; the log has their errors already."""
         if not self.running:
             return
-        token = parts.CURRENT.set(settlement)
         try:
-            await self.process_message(raw)
+            await self.call(raw, settlement)
         except (StopConsume, SystemExit) as stop:
             self._begin_stop()
             if isinstance(stop, SystemExit) and (app := self._outer_config.context.get("app")):
                 app.exit()
-        except Exception as problem:  # the log has it already
+        except Exception as problem:
             settlement.error = settlement.error or problem
             if self.ack_policy is AckPolicy.MANUAL:
                 await settlement.settle(AckStatus.NACKED)
         else:
             if self.ack_policy is AckPolicy.MANUAL and settlement.consumer is None:
                 await settlement.wait()
+
+    async def call(self, raw: Any, settlement: Settlement) -> None:
+        """Call the handlers, and settle what they leave open: faster than a middleware does."""
+        policy = self.ack_policy
+        token = parts.CURRENT.set(settlement)
+        try:
+            if policy is AckPolicy.ACK_FIRST:
+                await self._settle(settlement, AckStatus.ACKED)
+            await self.process_message(raw)
+            if policy is not AckPolicy.MANUAL:
+                await self._settle(settlement, AckStatus.ACKED)
+        except HandlerException as decision:
+            options: dict[str, Any] = getattr(decision, "extra_options", {})
+            for kind, verdict in _DECISIONS.items():
+                if isinstance(decision, kind):
+                    await self._settle(settlement, verdict, **options)
+            if policy not in _ON_ERROR:
+                raise
+        except (Exception, SystemExit):
+            if policy in _ON_ERROR:
+                await self._settle(settlement, _ON_ERROR[policy])
+            raise
         finally:
             parts.CURRENT.reset(token)
+
+    async def _settle(self, settlement: Settlement, verdict: AckStatus, **options: Any) -> None:
+        try:
+            await settlement.settle(verdict, **options)
+        except Exception as problem:  # it is redelivered
+            self._log(logging.CRITICAL, repr(problem), exc_info=problem)
 
     def _get_parser_and_decoder(
         self, *items: CustomCallable | None, **named: CustomCallable | None
@@ -280,8 +317,7 @@ class Subscriber(SubscriberUsecase[Any]):
         workers = self.options.get("max_workers", WORKERS)
         while True:
             if not (free := workers - len(self._handling)):
-                self._room.clear()
-                await self._room.wait()
+                await asyncio.wait(self._handling, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
                 messages = await consumer.receive(min(free, RECORDS), wait=RECEIVE_S)
@@ -292,11 +328,7 @@ class Subscriber(SubscriberUsecase[Any]):
             for message in messages:
                 task = asyncio.create_task(self._handle_popped(consumer, message))
                 self._handling.add(task)
-                task.add_done_callback(self._handled)
-
-    def _handled(self, task: asyncio.Task[None]) -> None:
-        self._handling.discard(task)
-        self._room.set()
+                task.add_done_callback(self._handling.discard)
 
     async def _handle_popped(self, consumer: SimpleConsumer, message: StoredMessage) -> None:
         settlement = Settlement(message, self.options.get("retry"), consumer)

@@ -14,6 +14,7 @@ from cometmq.client import Filter, Message, StoredMessage
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.memory_producer import MemoryProducer
 from cometmq.faststream.broker import RocketBroker
+from cometmq.faststream.message import Settlement, messages_of
 from cometmq.faststream.publisher import Publisher, RocketProducer, RocketPublishCommand
 from cometmq.faststream.subscriber import Subscriber
 from cometmq.protocol.subscription import TAG_KIND
@@ -59,7 +60,7 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
         found: dict[str, Subscriber] = {}
         for broker in self.brokers:
             broker._number_subscribers()
-            for sub in broker._own_subscribers():
+            for sub in broker.subscribers:
                 if sub.calls and sub.topic == messages[0].topic:
                     found.setdefault(sub.group, sub)
         calls: list[tuple[Subscriber, Any]] = []
@@ -68,14 +69,14 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
             is_batch = sub.options.get("batch") and chosen
             calls += [(sub, part) for part in ([chosen] if is_batch else chosen)]
         for sub, part in calls:
-            await sub.process_message(part)
+            await sub.call(part, Settlement(messages_of(part)[0], sub.options.get("retry")))
         return len(calls)
 
     def create_publisher_fake_subscriber(
         self, broker: RocketBroker, publisher: Publisher
     ) -> tuple[Subscriber, bool]:
         """Return the subscriber that records what a publisher sends."""
-        for sub in (sub for each in self.brokers for sub in each._own_subscribers()):
+        for sub in (sub for each in self.brokers for sub in each.subscribers):
             if sub.topic == publisher.topic:
                 return sub, True
         is_batch = publisher.options.get("batch", False)

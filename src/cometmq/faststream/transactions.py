@@ -14,12 +14,11 @@ from faststream.response.publish_type import PublishType
 from cometmq import client as rocketmq
 from cometmq.client import LocalState
 from cometmq.faststream.connection import connected
-from cometmq.faststream.options import PublishOptions, check_names
-from cometmq.faststream.publisher import RocketBrokerConfig, RocketPublishCommand
+from cometmq.faststream.options import PublishOptions
+from cometmq.faststream.publisher import RocketBrokerConfig
 
 Payload = TypeVar("Payload")
-Function = Callable[Concatenate[Payload, ...], Any]
-"""Gets the payload, and its dependencies."""
+Function = Callable[Concatenate[Payload, ...], Any]  # gets the payload, and its dependencies
 Local = Callable[[], Awaitable[LocalState]]
 
 
@@ -106,10 +105,8 @@ class Transaction(Generic[Payload]):
         for storing it. If the state is UNKNOWN, the broker checks it later: also after an exception
         of the function, which is raised, since its commit may have succeeded.
         """
-        check_names(f"transaction of {self.topic}", options, PublishOptions)
         chosen: PublishOptions = {**self._options, **options}
-        id = chosen.get("correlation_id") or self._config.id_generator()
-        cmd = RocketPublishCommand.of(PublishType.PUBLISH, (payload,), self.topic, chosen, id)
+        cmd = self._config.command(PublishType.PUBLISH, (payload,), self.topic, chosen)
         cmd.transaction = partial(self._send, chosen.get("timeout"))
         return await self._broker._basic_publish(cmd, producer=self._config.producer)  # type: ignore[no-any-return]
 

@@ -277,7 +277,7 @@ async def test_included_routers_bring_prefix_dependencies_and_middlewares(
     async with TestRocketBroker(broker) as br:
         await br.publish("1", "x-a-b-t")
         handle.mock.assert_called_once_with("1")
-    assert [publisher.topic for publisher in broker.publishers] == ["x-a-b-out"]  # type: ignore[attr-defined]
+    assert [publisher.topic for publisher in broker.publishers] == ["x-a-b-out"]
     assert seen == ["included consumes", "dependency", "included consumed", "included publishes"]
     assert RocketAsyncAPI(broker).to_specification().to_jsonable()["channels"] == {}
 

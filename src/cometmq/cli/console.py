@@ -31,7 +31,7 @@ def _loaded() -> tuple[ModuleType, ModuleType]:
     except ImportError as missing:
         raise ConfigError(
             f"the console needs the extra console (no module {missing.name}):"
-            " pip install 'cometmq[console]'"
+            " pip install '.[console]'"
         ) from None
     return server, users
 

@@ -196,7 +196,7 @@ class Console:
         except ImportError as missing:
             raise ConfigError(
                 f"[console.openid] needs the extra oidc (no module {missing.name}):"
-                " pip install 'cometmq[oidc]'"
+                " pip install '.[oidc]'"
             ) from None
         return OpenIdSignIns(options.settings, self.sign_ins)
 

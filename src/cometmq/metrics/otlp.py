@@ -32,7 +32,7 @@ try:
 except ImportError as missing:
     raise ConfigError(
         f"metricsExporterType=OTLP_GRPC needs the extra otlp (no module {missing.name}):"
-        " pip install 'cometmq[otlp]'"
+        " pip install '.[otlp]'"
     ) from None
 
 POINTS_MAX: Final = 4_000

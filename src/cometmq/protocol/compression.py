@@ -98,7 +98,7 @@ def _module(name: str, package: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise MissingPackageError(
-            f"the package {package} is needed for this body: install it, or cometmq[compression]"
+            f"the package {package} is needed for this body: pip install '.[compression]'"
         ) from None
 
 

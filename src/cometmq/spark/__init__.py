@@ -1,6 +1,6 @@
 """RocketMQ's messages in Spark: data sources for PySpark, metrics of streams, and checks.
 
-Install ``cometmq[spark]``; nothing else is needed, no jar. A session knows the formats after
+``pip install '.[spark]'``; nothing else is needed, no jar. A session knows the formats after
 `register`. Spark also finds the class ``DefaultSource`` of every top-level module named
 ``pyspark_*`` by itself; each format has one such module, because Spark allows one class per module.
 """

@@ -407,6 +407,14 @@ def test_figures_in_the_text_are_those_of_the_result_files(page: str, rows_min: 
     assert wrong == []
 
 
+def test_extras_are_installed_from_the_clone() -> None:
+    """The package is on no index yet, and the environment is active, as on the page Install."""
+    other = re.compile(r"(?<!/)\bcometmq\[\w|\.venv/bin/pip install '\.\[")
+    sources = [*SOURCES.rglob("*.py"), *(pages.ROOT / "examples").rglob("*.py")]
+    found = [each.name for each in [*PAGES, *sources] if other.search(each.read_text("utf-8"))]
+    assert not found, "expected: pip install '.[extra]'"
+
+
 def test_texts_of_client_errors_are_those_of_the_code() -> None:
     """A developer searches the page for the text of an error."""
     packages = ("access", "broker", "client", "model", "protocol", "remoting", "system")

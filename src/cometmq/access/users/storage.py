@@ -175,7 +175,7 @@ def _library() -> Any:
     except ImportError as problem:
         raise ConfigError(
             "users and policies are kept in RocksDB, and the package rocksdict is not installed"
-            f" ({problem}): install cometmq[users]"
+            f" ({problem}): pip install '.[users]'"
         ) from None
     return rocksdict
 

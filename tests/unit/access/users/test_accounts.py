@@ -516,7 +516,7 @@ def test_without_rocksdict_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    with pytest.raises(ConfigError, match=r"cometmq\[users\]"):
+    with pytest.raises(ConfigError, match=r"\[users\]"):
         UserAccounts(tmp_path, authorizes=True)
 
 

@@ -103,6 +103,8 @@ async def test_a_live_setting_is_previewed_and_changed(
     assert row["description"].startswith("How long a send waits for slaves")
     assert row["refused"] == ""
 
+    prefilled = await visits.get("/settings/change", params={"servers": [one, two]})
+    assert f"{one}\n{two}</textarea>" in prefilled.text
     form = {"servers": f"{one}\n{two}", "key": "slaveTimeout", "value": "2500"}
     preview = (await visits.post("/settings/change", data=form)).text
     assert "Nothing was done yet" in preview

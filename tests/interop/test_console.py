@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -31,6 +33,10 @@ PROVIDERS: Settings = {
     for part in ("authentication", "authorization")
 }
 """Settings of a broker that keeps users and policies, and needs none."""
+PLAIN_ACCOUNTS = """
+accounts:
+- {accessKey: operations, secretKey: secret-of-operations, admin: true}
+"""
 NO_AXE = "<title>x</title><img src='a.png'>"
 """A page of which axe finds something."""
 
@@ -64,18 +70,26 @@ def served(
         folder = tmp_path_factory.mktemp("cluster")
         cluster = stack.enter_context(Cluster(request.param, folder, settings))
         stack.enter_context(members(cluster.namesrv))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cometmq", "console", "-n", cluster.namesrv, "--port", "0"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        stack.callback(process.communicate)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        ready = re.match(r"console ready at (\S+)/ ", process.stdout.readline())
-        assert ready
+        url = console_of(cluster, stack)
         with AdminClient(cluster.namesrv) as admin:
             [broker] = admin.cluster_info().registered()
-        yield Served(ready[1], cluster, broker.name)
+        yield Served(url, cluster, broker.name)
+
+
+def console_of(
+    cluster: Cluster, stack: ExitStack, environment: Mapping[str, str] | None = None
+) -> str:
+    """Serve a console until the stack closes; return its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cometmq", "console", "-n", cluster.namesrv, "--port", "0"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    stack.callback(process.communicate)
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    ready = re.match(r"console ready at (\S+)/ ", process.stdout.readline())
+    assert ready
+    return ready[1]
 
 
 def members(name_servers: str) -> ExitStack:
@@ -246,6 +260,32 @@ def test_servers_settings_and_accounts_are_changed(served: Served) -> None:
     found = served.get("/doctor/run", fine=True)
     assert (found["state"], found["errors"]) == ("done", [])
     assert "brokers" in [each["check"] for each in found["findings"]]
+
+
+def test_an_old_cluster_has_plain_accounts_and_says_what_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "broker" / "conf" / "plain_acl.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(PLAIN_ACCOUNTS)
+    signed = {
+        "COMETMQ_CLIENT_ACCESS_KEY": "operations",
+        "COMETMQ_CLIENT_SECRET_KEY": "secret-of-operations",
+    }
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster("4.9.7", tmp_path, {"aclEnable": True}))
+        served = Served(console_of(cluster, stack, signed), cluster, "broker-a")
+        new = {"access_key": "new-service", "secret_key": "secret-of-new-service"}
+        served.post("/accounts/plain/set", **new, topics=["orders=PUB"])
+        text = httpx.get(f"{served.url}/api/accounts/plain", timeout=WAIT_S).text
+        assert "secret-of" not in text  # the broker sends the keys
+        rows = json.loads(text)["accounts"]
+        assert [(each["access_key"], each["topics"]) for each in rows] == [
+            ("new-service", ["orders=PUB"]), ("operations", []),
+        ]  # fmt: skip
+        served.post("/accounts/plain/delete", access_key="new-service")
+        assert len(served.get("/accounts/plain")["accounts"]) == 1
+        assert "has no users" in served.get("/accounts")["asked"]["errors"][0]
+        refused = served.post("/topics/static/create", status=502, topic="parts", queues=2)
+        assert "static topics need brokers of CometMQ, or of RocketMQ 5.0" in refused["error"]
 
 
 Look = Callable[[str, int, str], Any]

@@ -14,8 +14,9 @@ import msgspec
 
 from cometmq.client.errors import ClientError
 from cometmq.console.accounts.page import (
-    WITHOUT_ACCOUNTS,
-    WITHOUT_USERS,
+    ACCOUNTS,
+    USERS,
+    Kind,
     PolicyRow,
     named,
     policy_rows,
@@ -79,7 +80,7 @@ async def _at_each(
     reads: Reads,
     addresses: list[str],
     make: Callable[[str], Awaitable[object]],
-    without: str = WITHOUT_USERS,
+    kind: Kind = USERS,
 ) -> Done:
     """Make a change at some brokers.
 
@@ -87,7 +88,7 @@ async def _at_each(
         reads: requests to the brokers.
         addresses: the brokers; all if there is none.
         make: makes the change at an address.
-        without: what is said of a broker that does not serve the request.
+        kind: what is changed.
 
     Raises:
         ClientError: some refused; the text names them, and those that have the change.
@@ -100,7 +101,7 @@ async def _at_each(
     done, failed = list[AtBroker](), list[str]()
     for each, result in zip(brokers, await reads.each(brokers, at), strict=True):
         if isinstance(result, CometError):
-            failed.append(f"{named(each)} ({each.address}) {refusal(result, without)}")
+            failed.append(f"{named(each)} ({each.address}) {refusal(result, kind)}")
         else:
             done.append(AtBroker(named(each), each.address))
     if failed:
@@ -121,7 +122,7 @@ async def _from_each(
     brokers = await _brokers(reads, addresses)
     for broker, found in zip(brokers, await reads.each(brokers, read), strict=True):
         if isinstance(found, CometError):
-            raise ClientError(f"{named(broker)} {refusal(found, WITHOUT_USERS)}") from found
+            raise ClientError(f"{named(broker)} {refusal(found, USERS)}") from found
         rows += found
     return rows
 
@@ -387,7 +388,7 @@ async def set_account(reads: Reads, form: SetAccount) -> Done:
             topic_perms=listed(form.topics),
             group_perms=listed(form.groups),
         ),
-        WITHOUT_ACCOUNTS,
+        ACCOUNTS,
     )
 
 
@@ -404,7 +405,7 @@ async def delete_account(reads: Reads, form: DeleteAccount) -> Done:
         reads,
         form.brokers,
         lambda broker: reads.admin.delete_account(broker, form.access_key),
-        WITHOUT_ACCOUNTS,
+        ACCOUNTS,
     )
 
 
@@ -424,7 +425,7 @@ async def set_white_addresses(reads: Reads, form: SetWhiteAddresses) -> Done:
         reads,
         form.brokers,
         lambda broker: reads.admin.set_white_addresses(broker, text),
-        WITHOUT_ACCOUNTS,
+        ACCOUNTS,
     )
 
 

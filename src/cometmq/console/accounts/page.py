@@ -7,7 +7,7 @@ result has a password or a secret key.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,11 +33,28 @@ R = TypeVar("R", "UserRow", "PolicyRow", "AccountRow")
 
 BROKERS_ASKED_MAX = 8
 """Brokers that a page asks, unless it is of one broker."""
-WITHOUT_USERS = "has no users and policies: brokers of CometMQ and of RocketMQ 5.3 have them"
-WITHOUT_ACCOUNTS = "has no plain accounts: brokers of CometMQ and of RocketMQ up to 5.3.2 have them"
-NEEDED = (
+
+
+class Kind(NamedTuple):
+    """A kind of access control, and what is said of a broker without it."""
+
+    without: str
+    """It does not serve the requests."""
+    needed: str
+    """It serves them, and lacks a setting: RocketMQ's brokers fail then, or do not respond."""
+
+
+USERS = Kind(
+    "has no users and policies: brokers of CometMQ and of RocketMQ 5.3 have them",
     "users need authenticationMetadataProvider, and policies authorizationMetadataProvider too, in"
-    " the settings of the broker"
+    " the settings of the broker",
+)
+ACCOUNTS = Kind(
+    "has no plain accounts: brokers of CometMQ and of RocketMQ up to 5.3.2 have them",
+    "plain accounts need aclEnable=true in the settings of the broker",
+)
+LISTED = ACCOUNTS._replace(
+    without="shows no plain accounts: brokers of CometMQ and of RocketMQ 4.6 to 4.9.7 do"
 )
 
 
@@ -140,7 +157,7 @@ async def users(reads: Reads, query: AccountsQuery) -> UsersFound:
             for each in await reads.admin.users(broker.address)
         ]
 
-    asked, rows = await _rows(reads, query.broker, users_of, WITHOUT_USERS)
+    asked, rows = await _rows(reads, query.broker, users_of, USERS)
     rows = [each for each in rows if query.search.strip().lower() in each.user.lower()]
     shown, paging = paged(sorted(rows, key=lambda each: each.user), query.page)
     return UsersFound(asked, paging, list(shown))
@@ -154,7 +171,7 @@ async def policies(reads: Reads, query: AccountsQuery) -> PoliciesFound:
             row for each in await reads.admin.policies(broker.address) for row in policy_rows(each)
         ]
 
-    asked, rows = await _rows(reads, query.broker, policies_of, WITHOUT_USERS)
+    asked, rows = await _rows(reads, query.broker, policies_of, USERS)
     wanted = query.search.strip().lower()
     rows = [each for each in rows if wanted in f"{each.subject} {each.resource}".lower()]
     rows.sort(key=lambda each: (each.subject, each.resource))
@@ -210,8 +227,7 @@ async def plain(reads: Reads, query: AccountsQuery) -> PlainFound:
             for each in found.plain_access_configs or ()
         ]  # fmt: skip
 
-    without = "shows no plain accounts: brokers of CometMQ and of RocketMQ 4.6 to 4.9.7 do"
-    asked, rows = await _rows(reads, query.broker, accounts_of, without)
+    asked, rows = await _rows(reads, query.broker, accounts_of, LISTED)
     wanted = query.search.strip().lower()
     rows = sorted(
         (each for each in rows if wanted in each.access_key.lower()),
@@ -226,7 +242,7 @@ async def _rows(
     reads: Reads,
     broker: str,
     read: Callable[[RegisteredBroker], Awaitable[list[R]]],
-    without: str,
+    kind: Kind,
 ) -> tuple[Asked, list[R]]:
     """Return the rows of some brokers, each once, with the names of the brokers that have it.
 
@@ -234,13 +250,13 @@ async def _rows(
         reads: requests to the brokers.
         broker: the address of the only one; empty for all.
         read: returns the rows of a broker.
-        without: what is said of a broker that does not serve the request.
+        kind: what is read.
     """
     brokers, asked = await _asked(reads, broker)
     found: list[tuple[RegisteredBroker, list[R]]] = []
     for each, rows in zip(brokers, await reads.each(brokers, read), strict=True):
         if isinstance(rows, CometError):
-            asked.errors.append(f"{named(each)} {refusal(rows, without)}")
+            asked.errors.append(f"{named(each)} {refusal(rows, kind)}")
         else:
             found.append((each, rows))
     where: dict[bytes, tuple[R, list[str]]] = {}
@@ -266,19 +282,14 @@ async def _asked(reads: Reads, broker: str) -> tuple[list[RegisteredBroker], Ask
     return found, Asked([named(each) for each in found], total > len(found), [])
 
 
-def refusal(error: CometError, without: str) -> str:
-    """Return what is said of a broker that refuses.
-
-    Args:
-        error: its response.
-        without: for a broker that does not serve the request.
-    """
+def refusal(error: CometError, kind: Kind) -> str:
+    """Return what is said of a broker that has not done what was requested."""
     if not isinstance(error, ResponseError):
-        return f"does not respond: {error}"
+        return f"does not respond: {error}; {kind.needed}"
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return without
-    if error.code == ResponseCode.SYSTEM_ERROR and without == WITHOUT_USERS:
-        return f"refuses: {error}; {NEEDED}"
+        return kind.without
+    if error.code == ResponseCode.SYSTEM_ERROR or "is null" in str(error):
+        return f"refuses: {error}; {kind.needed}"
     return f"refuses: {error}"
 
 

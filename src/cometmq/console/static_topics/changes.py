@@ -12,6 +12,7 @@ from cometmq.console.changes import Change
 from cometmq.console.forms import Form
 from cometmq.console.pages import Name, address
 from cometmq.console.reads import Reads
+from cometmq.console.static_topics.page import clear_on_old_brokers
 from cometmq.model.topic import QUEUES_MAX
 
 MOVES_SHOWN = 200
@@ -54,8 +55,9 @@ class Shares(msgspec.Struct):
 async def planned(reads: Reads, form: CreateStaticTopic) -> Shares:
     """Return which brokers get the new queues; those with the fewest get them first."""
     targets = form.brokers or sorted({each.name for each in await reads.brokers()})
-    plan = await reads.admin.plan_static_topic(form.topic, form.queues, targets)
-    now = leaders_of(await reads.admin.static_parts(form.topic))
+    with clear_on_old_brokers():
+        plan = await reads.admin.plan_static_topic(form.topic, form.queues, targets)
+        now = leaders_of(await reads.admin.static_parts(form.topic))
     return _shares(form.topic, now, leaders_of(plan.parts))
 
 
@@ -68,8 +70,9 @@ def _shares(topic: str, now: dict[int, str], then: dict[int, str]) -> Shares:
 
 async def create(reads: Reads, form: CreateStaticTopic) -> Shares:
     """Create the topic, or add queues."""
-    now = leaders_of(await reads.admin.static_parts(form.topic))
     brokers = form.brokers or None
+    with clear_on_old_brokers():
+        now = leaders_of(await reads.admin.static_parts(form.topic))
     then = await reads.admin.create_static_topic(form.topic, form.queues, brokers=brokers)
     return _shares(form.topic, now, then)
 
@@ -103,7 +106,8 @@ class Moves(msgspec.Struct):
 
 async def planned_moves(reads: Reads, form: MoveQueues) -> Moves:
     """Return the fewest moves; a move that has not finished is one of them."""
-    plan = await reads.admin.plan_queue_moves(form.topic, form.brokers, lost=form.lost)
+    with clear_on_old_brokers():
+        plan = await reads.admin.plan_queue_moves(form.topic, form.brokers, lost=form.lost)
     return _moves(form.topic, plan.moves)
 
 
@@ -113,7 +117,8 @@ def _moves(topic: str, moves: list[QueueMove]) -> Moves:
 
 async def move(reads: Reads, form: MoveQueues) -> Moves:
     """Move the queues, while clients run."""
-    made = await reads.admin.move_static_queues(form.topic, form.brokers, lost=form.lost)
+    with clear_on_old_brokers():
+        made = await reads.admin.move_static_queues(form.topic, form.brokers, lost=form.lost)
     return _moves(form.topic, made)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 
 from cometmq.client.admin.static_plans import Parts, check_parts, hosted_by, leaders_of
@@ -18,13 +21,14 @@ from cometmq.console.pages import (
     paged,
 )
 from cometmq.console.reads import Reads
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies.route import (
     LogicQueueMappingItem,
     RegisteredBroker,
     TopicQueueMappingDetail,
 )
 from cometmq.protocol.bodies.topic import detail_of
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.logical_queues import is_decided
 
 MASTERS_MAX = 8
@@ -109,6 +113,19 @@ class StaticTopic(msgspec.Struct):
     errors: list[str]
 
 
+@contextlib.contextmanager
+def clear_on_old_brokers() -> Iterator[None]:
+    """Explain the error of a broker that has no static topics."""
+    try:
+        yield
+    except ResponseError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        raise ClientError(
+            f"{error}: static topics need brokers of CometMQ, or of RocketMQ 5.0 or later"
+        ) from error
+
+
 async def static_topics(reads: Reads, query: StaticTopicsQuery) -> StaticTopics:
     """Return a part of the list, of what some masters have."""
     masters = await reads.masters()
@@ -141,7 +158,8 @@ def _row(topic: str, detail: TopicQueueMappingDetail) -> StaticRow:
 
 async def static_topic(reads: Reads, query: StaticTopicQuery) -> StaticTopic:
     """Return a mapping: each master gets one request."""
-    parts = await reads.admin.static_parts(query.topic)
+    with clear_on_old_brokers():
+        parts = await reads.admin.static_parts(query.topic)
     if not parts:
         raise NotFoundError(f"there is no static topic {query.topic}")
     errors = []

@@ -61,7 +61,7 @@ def proxied(app: ASGIApp) -> ASGIApp:
 class Site:
     """A console behind a reverse proxy, with users of a provider and a local one."""
 
-    def __init__(self, folder: Path, issuer: str, **openid: Any) -> None:
+    def __init__(self, folder: Path, issuer: str, *, secret: str = SECRET, **openid: Any) -> None:
         self._log = folder / "audit.log"
         if not (folder / "users").exists():
             add_user(folder / "users", "ada", Role.READER, PASSWORD)
@@ -70,7 +70,7 @@ class Site:
         settings = settings_of(
             {"console": {"base_url": BASE, "openid": table}},
             None,
-            {"COMETMQ_CONSOLE_OPENID_SECRET": SECRET},
+            {"COMETMQ_CONSOLE_OPENID_SECRET": secret},
         )
         options = Options(users=folder / "users", settings=settings)
         self.console = Console(AdminClient("127.0.0.1:1"), options)
@@ -226,6 +226,7 @@ class Provider:
         self.user_info: dict[str, Any] = {}
         self.counts = {"/jwks": 0, "/token": 0}
         self.mistakes: list[str] = []
+        self.expected_client: tuple[str, str | None] = CLIENT, SECRET
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -272,11 +273,15 @@ class Provider:
             return 400, {"error": "invalid_grant"}
         verifier = form["code_verifier"].encode()
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier).digest()).rstrip(b"=")
-        basic = base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode()
-        pair = tuple(map(unquote_plus, basic.split(":")))
+        basic = headers.get("Authorization", "").removeprefix("Basic ")
+        self.client = form.get("client_id"), form.get("client_secret")
+        if basic:
+            client, _, secret = base64.b64decode(basic).decode().partition(":")
+            assert self.client == (None, None)
+            self.client = unquote_plus(client), unquote_plus(secret)
         expected = {
             "challenge": challenge.decode() == begun["code_challenge"],
-            "client": pair == (CLIENT, SECRET),
+            "client": self.client == self.expected_client,
             "redirect": form["redirect_uri"] == begun["redirect_uri"] == BASE + BACK,
         }
         self.mistakes += [name for name, holds in expected.items() if not holds]
@@ -384,6 +389,21 @@ async def test_clocks_may_differ_and_claims_may_be_deep_or_elsewhere(
     async with site.browser() as browser:
         refused = await browser.get(provider.agree(await begin(browser)))
         assert (refused.status_code, await may_read(browser)) == (403, False)
+
+
+async def test_the_console_names_itself_as_the_provider_expects(
+    provider: Provider, tmp_path: Path
+) -> None:
+    ways = {
+        "in the head": (SECRET, {}),
+        "in the form": (SECRET, {"token_endpoint_auth_methods_supported": ["client_secret_post"]}),
+        "without a secret": ("", {}),
+    }
+    for name, (secret, discovery) in ways.items():
+        provider.discovery, provider.expected_client = discovery, (CLIENT, secret or None)
+        async with Site(tmp_path, provider.issuer, secret=secret).browser() as browser:
+            ended = await browser.get(provider.agree(await begin(browser)))
+            assert ended.status_code == 303, name
 
 
 async def test_a_response_is_taken_once_in_the_browser_that_began(

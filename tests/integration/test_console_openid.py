@@ -30,13 +30,15 @@ from cometmq.console.access import provider as provider_module
 from cometmq.console.access.openid import BACK
 from cometmq.console.access.sessions import ATTEMPTS_MAX
 from cometmq.console.access.users import add_user
-from cometmq.console.app import Console, Options
+from cometmq.console.app import Console, Options, check
 from cometmq.console.config import settings_of
 from cometmq.console.pages import Role
+from cometmq.model.errors import ConfigError
 
 BASE = "https://console.example"
 CLIENT, SECRET = "console", "s3cret/of the:client"
 PASSWORD = "correct horse battery"
+WELL_KNOWN = "/.well-known/openid-configuration"
 LIMIT_S = 60.0
 Change = Callable[[dict[str, Any]], object]
 
@@ -224,7 +226,7 @@ class Provider:
         self.discovery: dict[str, Any] = {}
         self.encode: Callable[[dict[str, Any]], str] = self.signed
         self.user_info: dict[str, Any] = {}
-        self.counts = {"/jwks": 0, "/token": 0}
+        self.counts = {"/jwks": 0, "/token": 0, WELL_KNOWN: 0}
         self.mistakes: list[str] = []
         self.expected_client: tuple[str, str | None] = CLIENT, SECRET
         provider = self
@@ -254,7 +256,8 @@ class Provider:
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
 
     def get(self, path: str, headers: Any) -> tuple[int, Any]:
-        if path == "/.well-known/openid-configuration":
+        if path == WELL_KNOWN:
+            self.counts[path] += 1
             pages = {"authorization": "/auth", "token": "/token", "userinfo": "/user"}
             found = {f"{name}_endpoint": self.issuer + path for name, path in pages.items()}
             jwks = f"{self.issuer}/jwks"
@@ -488,15 +491,42 @@ async def test_new_keys_of_the_provider_are_read_but_not_for_each_token(
     ],
 )
 async def test_a_configuration_that_cannot_be_trusted_ends_the_sign_in(
-    provider: Provider, tmp_path: Path, discovery: dict[str, Any], text: str
+    provider: Provider,
+    tmp_path: Path,
+    discovery: dict[str, Any],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     provider.discovery = discovery
     site = Site(tmp_path, provider.issuer)
     async with site.browser() as browser:
         refused = await browser.get("/sign-in/openid")
         assert (refused.status_code, text in refused.text) == (502, True), refused.text
+        assert text in (await browser.get("/sign-in/openid")).text
+        assert provider.counts[WELL_KNOWN] == 1  # not for each visitor
         provider.discovery = {}
+        monkeypatch.setattr(provider_module, "RETRY_S", 0.0)
         await begin(browser)  # once it is right, without a restart
+
+
+async def test_without_local_users_there_is_no_password_to_guess(tmp_path: Path) -> None:
+    table = {"issuer": "https://login.example", "client_id": "c", "roles": {"reader": ["a"]}}
+    settings = settings_of({"console": {"base_url": BASE, "openid": table}}, None, {})
+    with pytest.raises(ConfigError, match="expected --audit-log"):
+        check(Options("0.0.0.0", settings=settings))
+    accounts = {"accounts": {"reader": {"access_key": "r"}}}
+    secret = {"COMETMQ_CONSOLE_READER_SECRET": "s"}
+    with pytest.raises(ConfigError, match=r"\[console.accounts\] without --users"):
+        check(Options(settings=settings_of({"console": accounts}, None, secret)))
+    options = Options("0.0.0.0", audit_log=tmp_path / "audit.log", settings=settings)
+    console = Console(AdminClient("127.0.0.1:1"), options)
+    transport = httpx.ASGITransport(proxied(console.app))
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as browser:
+        page = await browser.get("/sign-in")
+        assert ("Sign in with" in page.text, "password" in page.text) == (True, False)
+        given = {"user": "ada", "password": PASSWORD}
+        assert (await browser.post("/api/session", json=given)).status_code == 403
+        assert not await may_read(browser)
 
 
 async def test_a_provider_that_is_away_is_named(tmp_path: Path) -> None:

@@ -146,6 +146,11 @@ def test_each_page_shows_what_the_cluster_has(served: Served) -> None:
         "group": "billing", "members": 1, "mode": "clustering", "lag": 0, "error": "",
     }  # fmt: skip
 
+    wait_until(lambda: served.get("/overview")["lags"]["lag"] is not None, timeout=WAIT_S)
+    lags = served.get("/overview")["lags"]
+    assert (lags["errors"], lags["first_error"]) == (0, "")
+    assert lags["groups"] >= 2
+
     [row] = served.get("/messages", topic="orders", key="order-7")["messages"]
     assert served.get("/messages", topic="orders", id=row["id"])["messages"] == [row]
     place = {name: row[name] for name in ("topic", "broker", "queue", "offset")}

@@ -30,6 +30,8 @@ RESPONSE_BYTES_MAX = 256 * 1024
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 KEPT_S = 3_600.0
 """For how long the configuration of the provider and its keys are kept."""
+RETRY_S = 3.0
+"""After a failure the configuration is not read again for this long, however many begin."""
 REFRESH_S = 30.0
 """Keys are read again for a token with an unknown key, but not more often than this."""
 SKEW_S = 60
@@ -110,6 +112,7 @@ class Provider:
         self._context = _context(settings)
         self._lock = asyncio.Lock()
         self._metadata: tuple[float, Metadata] | None = None
+        self._failure: tuple[float, ProviderError] | None = None
         self._keys: tuple[float, KeySet] | None = None
 
     async def metadata(self) -> Metadata:
@@ -120,12 +123,22 @@ class Provider:
         """
         async with self._lock:
             if self._metadata is None or time.monotonic() - self._metadata[0] > KEPT_S:
-                issuer = self._settings.issuer
-                body = await self._fetch("GET", issuer.rstrip("/") + WELL_KNOWN)
-                found = _decoded(body, Metadata, "configuration")
-                found.check(issuer)
+                if self._failure is not None and time.monotonic() - self._failure[0] < RETRY_S:
+                    raise ProviderError(str(self._failure[1]))
+                try:
+                    found = await self._read_metadata()
+                except ProviderError as error:
+                    self._failure = time.monotonic(), error
+                    raise
                 self._metadata = time.monotonic(), found
             return self._metadata[1]
+
+    async def _read_metadata(self) -> Metadata:
+        issuer = self._settings.issuer
+        body = await self._fetch("GET", issuer.rstrip("/") + WELL_KNOWN)
+        found: Metadata = _decoded(body, Metadata, "configuration")
+        found.check(issuer)
+        return found
 
     async def sign_in_address(self, state: str, nonce: str, challenge: str) -> str:
         """Return where a browser begins the sign-in.

@@ -473,4 +473,7 @@ async def test_accounts_settings_and_elections_are_for_administrators(
         add_user(tmp_path / "users", "ada", Role.READER, PASSWORD)
         assert (await visits.get("/doctor/run")).status_code == 403
         assert "Run the checks" not in (await visits.get("/doctor")).text
+    async with visitor(Console(admin, Options(read_only=True, examine=examine))) as visits:
+        assert (await visits.post("/api/settings/change", json={})).status_code == 404
+        assert (await visits.get("/doctor/run")).status_code == 200  # it changes nothing
     assert json.loads((tmp_path / "audit.log").read_text().splitlines()[0])["action"] == "sign-in"

@@ -286,6 +286,14 @@ def test_an_old_cluster_has_plain_accounts_and_says_what_it_lacks(tmp_path: Path
         assert [(each["access_key"], each["topics"]) for each in rows] == [
             ("new-service", ["orders=PUB"]), ("operations", []),
         ]  # fmt: skip
+        short = served.post(
+            "/accounts/plain/set", status=502, access_key="other-service", secret_key="brief"
+        )
+        assert "***" in short["error"]  # the broker repeats the key
+        failed = served.get("/audit", search="failed")["entries"]
+        assert [("brief" in each["result"], "***" in each["result"]) for each in failed] == [
+            (False, True)
+        ]
         served.post("/accounts/plain/delete", access_key="new-service")
         assert len(served.get("/accounts/plain")["accounts"]) == 1
         assert "has no users" in served.get("/accounts")["asked"]["errors"][0]

@@ -21,7 +21,8 @@ the audit log. It needs no template. A new feature is a new folder and a line in
      │
     guard                        looks at each request first: site, session, headers
      │
-    overview · topics · groups · messages · dead_letters · cluster      the features
+    overview · topics · static_topics · groups · messages · dead_letters · cluster · settings
+    accounts · doctor            the features
      │
     openapi
      │

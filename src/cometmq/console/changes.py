@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cometmq.client.errors import ClientError
 from cometmq.console.access.audit import AuditLog
 from cometmq.console.access.sign_in import RefusedError, address_of, body_of, is_same
 from cometmq.console.forms import (
@@ -23,6 +24,7 @@ from cometmq.console.forms import (
     logged_values,
     shown_values,
     values_of,
+    without_secrets,
 )
 from cometmq.console.pages import Role, TooSlowError, encoded, status_of
 from cometmq.console.reads import Reads
@@ -214,7 +216,10 @@ class Changes:
             outcome = "done"
             return made
         except CometError as error:
-            outcome = f"failed: {error}"
+            text = without_secrets(form, str(error))
+            outcome = f"failed: {text}"
+            if text != str(error):  # RocketMQ's brokers repeat a secret key that is too short
+                raise ClientError(text) from None
             raise
         finally:
             reads.forget()

@@ -148,6 +148,15 @@ def values_of(form: Form) -> dict[str, str]:
     }
 
 
+def without_secrets(form: Form, text: str) -> str:
+    """Return a text with stars in place of the secrets of a form."""
+    for field in fields_of(type(form)):
+        secret = getattr(form, field.name)
+        if field.kind == "password" and secret:
+            text = text.replace(secret, "***")
+    return text
+
+
 def logged_values(form: Form) -> dict[str, str]:
     """Return the values of a form that the audit log has: no secrets, and of each so much."""
     return {

@@ -16,6 +16,7 @@ from cometmq.console.forms import (
     logged_values,
     shown_values,
     values_of,
+    without_secrets,
 )
 from cometmq.console.pages import environment
 from cometmq.model.errors import ConfigError
@@ -118,3 +119,11 @@ def test_a_form_shows_again_what_was_typed() -> None:
     assert "\n\n&lt;x&gt;\u202e</textarea>" in shown
     assert '<option value="delay" selected>' in shown
     assert 'type="checkbox" name="is_traced" value="true" checked' in shown
+
+
+def test_an_error_that_repeats_a_secret_is_shown_with_stars() -> None:
+    text = "account hush-hush: the key hush is too short"
+    assert without_secrets(Send(topic="hush", secret="hush"), text) == (
+        "account ***-***: the key *** is too short"
+    )
+    assert without_secrets(Send(topic="hush"), text) == text

@@ -39,6 +39,7 @@ BASE = "https://console.example"
 CLIENT, SECRET = "console", "s3cret/of the:client"
 PASSWORD = "correct horse battery"
 WELL_KNOWN = "/.well-known/openid-configuration"
+VISITOR = "192.0.2.7"
 LIMIT_S = 60.0
 Change = Callable[[dict[str, Any]], object]
 
@@ -54,7 +55,7 @@ def proxied(app: ASGIApp) -> ASGIApp:
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [each for each in scope["headers"] if each[0] != b"host"]
-        headers.append((b"host", b"inside:8082"))
+        headers += [(b"host", b"inside:8082"), (b"x-forwarded-for", VISITOR.encode())]
         await app({**scope, "scheme": "http", "headers": headers}, receive, send)
 
     return call
@@ -70,7 +71,7 @@ class Site:
         roles = {"reader": ["staff"], "operator": ["on-call"], "administrator": ["operations"]}
         table = {"issuer": issuer, "client_id": CLIENT, "roles": roles, **openid}
         settings = settings_of(
-            {"console": {"base_url": BASE, "openid": table}},
+            {"console": {"base_url": BASE, "proxies": ["127.0.0.1"], "openid": table}},
             None,
             {"COMETMQ_CONSOLE_OPENID_SECRET": secret},
         )
@@ -176,6 +177,7 @@ async def test_users_of_a_provider_sign_in_with_the_role_of_a_claim(
         ("openid:x", "sign-out", "done"),
     ]
     assert lines[0]["values"] == {"subject": "s-1"}
+    assert {each["address"] for each in lines} == {VISITOR}
     code = parse_qs(urlsplit(back).query)["code"][0]
     assert not any(secret in caplog.text for secret in (SECRET, code))
 

@@ -178,7 +178,7 @@ class Console:
         )
         served.router.redirect_slashes = False  # it makes an address of the header Host
         who = self.sign_ins.who if self.sign_ins else None
-        self.app: ASGIApp = Guard(served, who, options.settings.base_url)
+        self.app: ASGIApp = Guard(served, who, options.settings.base_url, options.settings.networks)
 
     def _sign_ins(self, options: Options) -> SignIns | None:
         if not options.has_sign_in:

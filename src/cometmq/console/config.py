@@ -18,6 +18,7 @@ secret_file = "reader.secret"
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ VARIABLE = "COMETMQ_CONSOLE_{}_SECRET"
 """The environment variable with the secret of ``OPENID``, ``READER``, ``OPERATOR`` or
 ``ADMINISTRATOR``."""
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Texts = Annotated[list[Text], msgspec.Meta(max_length=256)]
 
 
@@ -95,8 +97,19 @@ class ConsoleSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     base_url: str = ""
     """The address that browsers use; behind a reverse proxy it is that of the proxy."""
+    proxies: Texts = []
+    """Addresses or networks of reverse proxies, whose ``X-Forwarded-For`` counts."""
     openid: OpenIdSettings | None = None
     accounts: dict[str, AccountSettings] = {}
+
+    @property
+    def networks(self) -> list[Network]:
+        """The reverse proxies.
+
+        Raises:
+            ValueError: one is no address and no network.
+        """
+        return [ipaddress.ip_network(each, strict=False) for each in self.proxies]
 
     @property
     def accounts_by_role(self) -> dict[Role, AccountSettings]:
@@ -122,6 +135,10 @@ def settings_of(
         settings = msgspec.convert(tables.get("console", {}), ConsoleSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}") from None
+    try:
+        settings.networks  # noqa: B018
+    except ValueError as error:
+        raise ConfigError(f"{where}: proxies: {error}") from None
     folder = file.parent if file else Path()
     if settings.base_url:
         settings.base_url = _base(settings.base_url, where)

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cometmq.console.access.sign_in import API, PROVIDER, SIGN_IN, SignedIn, is_secure
+from cometmq.console.config import Network
 from cometmq.model.errors import ConfigError
 
 POLICY = (
@@ -27,6 +28,8 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 STATIC = "/static/"
+HOPS_MAX = 16
+"""Addresses that are looked at; a request comes through few proxies."""
 
 Who = Callable[[HTTPConnection], SignedIn | None]
 
@@ -40,12 +43,16 @@ class Guard:
             console then serves loopback only, and refuses names that lead there from elsewhere.
         base_url: the address that browsers use, behind a reverse proxy that of the proxy; empty
             for that of the requests.
+        proxies: the reverse proxies whose ``X-Forwarded-For`` counts.
     """
 
-    def __init__(self, app: ASGIApp, who: Who | None, base_url: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, who: Who | None, base_url: str = "", proxies: Sequence[Network] = ()
+    ) -> None:
         self._app = app
         self._who = who
         self._base = urlsplit(base_url)
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -55,6 +62,9 @@ class Guard:
         if self._base.scheme:  # cookies of a proxy with TLS are for TLS
             scope["scheme"] = self._base.scheme
         connection = HTTPConnection(scope)
+        if self._proxies and scope["client"]:
+            hops = connection.headers.getlist("x-forwarded-for")
+            scope["client"] = visitor_of(scope["client"][0], hops, self._proxies), 0
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -93,6 +103,24 @@ class Guard:
         query = scope["query_string"].decode("latin-1")
         following = f"{path}?{query}" if query else path
         return RedirectResponse(f"{SIGN_IN}?next={quote(following, safe='')}", 303)
+
+
+def visitor_of(peer: str, hops: Sequence[str], proxies: Sequence[Network]) -> str:
+    """Return the address of a visitor: the last one that no proxy has.
+
+    Args:
+        peer: the address from which the request comes.
+        hops: the headers ``X-Forwarded-For``; a visitor chooses all but what proxies have added.
+        proxies: the reverse proxies.
+    """
+    found = peer
+    forwarded = ",".join(hops).split(",")[-HOPS_MAX:]
+    while any(ipaddress.ip_address(found) in each for each in proxies) and forwarded:
+        try:
+            found = str(ipaddress.ip_address(forwarded.pop().strip()))
+        except ValueError:
+            break
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -49,6 +49,7 @@ def test_a_user_gets_the_highest_role_that_a_value_gives() -> None:
     ("table", "text"),
     [
         ({"base": URL}, "unknown field `base`"),
+        ({"proxies": ["proxy.example"]}, "proxies: 'proxy.example' does not appear to be an IPv4"),
         ({"base_url": "console.example"}, "base_url console.example: expected https://HOST"),
         ({"base_url": f"{URL}/console"}, "without a path"),
         ({"base_url": "http://console.example"}, "http for loopback only"),

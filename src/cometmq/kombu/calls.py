@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import os
-import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from cometmq.client import ClientClosedError
@@ -20,6 +21,8 @@ from cometmq.system.failure_log import FailureLog
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+HUB_S = 1.0
+"""A worker's loop steps at least as often as this, or another thread does."""
 GATHER_S = 0.005
 """How long acknowledgements wait for others, and a receive for more room."""
 ACKS_BEHIND_MAX = 512
@@ -60,7 +63,7 @@ class Fetcher:
 
     def ask(self, room_min: float = 0.0) -> None:
         """Receive if there is room, and at least this part of all; any thread may call it."""
-        if self._is_asked:
+        if self._is_asked or self._is_receiving:
             return
         room, most = self._room()
         if room > 0 and room >= most * room_min:
@@ -150,10 +153,12 @@ class SessionCalls:
         self._pid = 0
         self._woken = threading.Event()
         self._hub: Any = None
-        self._wakes: tuple[socket.socket, socket.socket] | None = None
-        """Written to by any thread, read by the hub."""
-        self._is_hub_woken = self._is_gathering = False
-        self._flushes: asyncio.TimerHandle | None = None
+        self._hub_due = math.inf
+        self._descriptor: int | None = None
+        self._hub_thread = 0
+        self._is_hub_woken = self._is_stepping = self._is_gathering = False
+        self._flushes: Any = None
+        """The timer of the next flush."""
 
     def _is_ours(self) -> bool:
         """Whether it is open, and this is the process that opened it, not a forked child."""
@@ -183,7 +188,9 @@ class SessionCalls:
 
     def soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function of the session, and do not wait."""
-        if self._is_ours():
+        if self._is_in_hub():
+            self._step(partial(function, *arguments))
+        elif self._is_ours():
             self._portal.soon(function, *arguments)
 
     def ack(self, held: Held) -> None:
@@ -191,11 +198,16 @@ class SessionCalls:
         self.session.acks.append(held)
         if not self._is_gathering and self._is_ours():
             self._is_gathering = True
-            self._portal.soon(self.gather)
+            if self._is_in_hub():
+                self.gather()
+            else:
+                self._portal.soon(self.gather)
 
     def gather(self) -> None:
-        """Flush after a moment; called in the loop."""
-        if self._flushes is None:
+        """Flush after a moment; called in the loop, or in that of a worker."""
+        if self._flushes is None and self._is_in_hub():
+            self._flushes = self._hub.call_later(GATHER_S, self._step, self.flush)
+        elif self._flushes is None:
             self._flushes = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
 
     def flush(self) -> None:
@@ -213,11 +225,10 @@ class SessionCalls:
         if not self._is_ours():
             return  # another thread of the parent may have held the lock at the fork
         self._woken.set()
-        wakes = self._wakes
-        if wakes is not None and not self._is_hub_woken:
+        hub = self._hub
+        if hub is not None and not self._is_stepping and not self._is_hub_woken:
             self._is_hub_woken = True
-            with contextlib.suppress(OSError):  # closed just now, or full: it is woken anyway
-                wakes[0].send(b"\0")
+            hub.call_soon(self._step)
 
     def pump(self) -> bool:
         """Deliver what there is, and fetch more; return whether there was anything."""
@@ -226,28 +237,43 @@ class SessionCalls:
     # --- the loop of a worker -----------------------------------------------------------------
 
     def join_hub(self, hub: Any) -> None:
-        """Deliver in the loop of a worker from now on."""
+        """Receive and deliver in the loop of a worker from now on."""
         self.leave_hub()
-        self._hub = hub
-        self._wakes = socket.socketpair()
-        for each in self._wakes:
-            each.setblocking(False)
-        hub.add_reader(self._wakes[1], self._pump_in_hub)
-        self._wakes[0].send(b"\0")
+        self._hub, self._hub_thread = hub, threading.get_ident()
+        self._descriptor = self._portal.join()
+        if self._descriptor is not None:
+            hub.add_reader(self._descriptor, self._step)
+        hub.call_soon(self._step)
 
-    def _pump_in_hub(self) -> None:
-        if self._wakes is not None:
-            with contextlib.suppress(BlockingIOError):
-                self._wakes[1].recv(64)
-            self._is_hub_woken = False
-            self.pump()
+    def _is_in_hub(self) -> bool:
+        return self._hub is not None and self._hub_thread == threading.get_ident()
+
+    def _step(self, function: Callable[[], object] | None = None) -> None:
+        """Run the loop while there is something to do, then deliver what it has received."""
+        if self._hub is None or not self._is_ours():
+            return
+        is_nested, self._is_stepping = self._is_stepping, True
+        pause_s = self._portal.step(function)
+        if pause_s < HUB_S and time.monotonic() + pause_s < self._hub_due:
+            self._hub_due = time.monotonic() + pause_s
+            self._hub.call_later(pause_s, self._step_when_due)
+        if is_nested:
+            return
+        try:
+            while self._woken.is_set():
+                self._woken.clear()
+                self.pump()
+        finally:
+            self._is_stepping = self._is_hub_woken = False
+
+    def _step_when_due(self) -> None:
+        self._hub_due = math.inf
+        self._step()
 
     def leave_hub(self) -> None:
         """Deliver in no loop any more."""
-        if self._wakes is not None and self._hub is not None:
-            if self._pid == os.getpid():
-                self._hub.remove_reader(self._wakes[1])
-            for each in self._wakes:
-                each.close()
-        self._hub = self._wakes = None
+        hub, self._hub = self._hub, None
+        if hub is not None and self._pid == os.getpid() and self._descriptor is not None:
+            hub.remove_reader(self._descriptor)
+            self._portal.leave()
         self._is_hub_woken = False

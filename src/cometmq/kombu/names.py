@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 PREFIX = "kombu-"
 HOST_MAX, NAME_MAX = 36, 74
@@ -21,6 +22,7 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 _ESCAPE = re.compile(r"\|([0-9a-f]{2})")
 
 
+@lru_cache(1000)
 def encode(name: str, longest: int = NAME_MAX) -> str:
     """Return a name with the characters that a topic may have, at most ``longest`` of them."""
     text = "".join(chr(byte) if byte in _PLAIN else f"|{byte:02x}" for byte in name.encode())

@@ -1,7 +1,8 @@
 """What one Kombu connection receives, until it is settled.
 
-It runs in the event loop of the blocking client, which has a thread of its own. So invisible times
-are extended and acknowledgements are sent while the thread of the application is busy.
+It runs in the event loop of the blocking client: by steps in the loop of a worker, otherwise in the
+threads that make calls, or in the client's own. So invisible times are extended while the thread of
+the application is busy.
 """
 
 from __future__ import annotations

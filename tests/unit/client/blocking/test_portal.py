@@ -5,23 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import math
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from cometmq.client.blocking import portal as module
 from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
 from cometmq.client.errors import ClientClosedError, ClientError
 
 THREAD = "cometmq-blocking"
 
 
-@pytest.fixture
-def portal() -> Iterator[Portal]:
-    """A portal that ends with the test."""
+async def nothing() -> None: ...
+
+
+@pytest.fixture(params=["own thread", "callers"])
+def portal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Portal]:
+    """A portal that ends with the test, whose loop runs in its own thread, or in its callers'."""
     held = acquire_portal()
+    if request.param == "callers":
+        monkeypatch.setattr(module, "AWAY_S", 60.0)  # its thread stays away
+        while held.call(threading.current_thread) is not threading.current_thread():
+            pass
+    else:
+        monkeypatch.setattr(module, "AWAY_S", -math.inf)
     yield held
     release_portal(held)
 
@@ -29,9 +41,144 @@ def portal() -> Iterator[Portal]:
 def test_a_result_comes_back(portal: Portal) -> None:
     async def work() -> str:
         await asyncio.sleep(0)
-        return threading.current_thread().name
+        return "found"
 
-    assert portal.run(work()) == THREAD
+    assert portal.run(work()) == "found"
+
+
+def test_threads_whose_calls_follow_each_other_run_the_loop() -> None:
+    portal = acquire_portal()
+    try:
+        assert portal.call(threading.current_thread).name == THREAD
+        while portal.call(threading.current_thread) is not threading.current_thread():
+            pass
+        fired = threading.Event()
+        portal.call(lambda: asyncio.get_running_loop().call_later(0.01, fired.set))
+        assert fired.wait(60), "its own thread comes back"
+    finally:
+        release_portal(portal)
+
+
+def test_the_calls_of_other_threads_end_while_a_thread_runs_the_loop(portal: Portal) -> None:
+    release: asyncio.Event = portal.call(asyncio.Event)
+    begun = threading.Event()
+
+    async def wait() -> str:
+        begun.set()
+        await release.wait()
+        return "long"
+
+    found: list[str] = []
+    first = threading.Thread(target=lambda: found.append(portal.run(wait())))
+    first.start()
+    assert begun.wait(60)
+    assert portal.call(lambda: "short") == "short"
+    portal.soon(release.set)
+    first.join(60)
+    assert found == ["long"]
+    assert portal.call(lambda: 1) == 1
+
+
+def test_a_call_goes_on_in_another_thread_when_the_one_that_runs_the_loop_leaves(
+    portal: Portal,
+) -> None:
+    gate: asyncio.Event = portal.call(asyncio.Event)
+    begun = threading.Event()
+
+    async def wait() -> int:
+        begun.set()
+        await gate.wait()
+        await asyncio.sleep(0.01)
+        return 1
+
+    found: list[int] = []
+
+    async def lead() -> None:
+        second.start()
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
+        gate.set()
+
+    second = threading.Thread(target=lambda: found.append(portal.run(wait())))
+    portal.run(lead())
+    second.join(60)
+    assert found == [1]
+
+
+def test_a_handler_of_a_signal_makes_calls(portal: Portal) -> None:
+    """Celery's cold shutdown cancels consumers in its handler."""
+    main, found = threading.get_ident(), []
+
+    async def work() -> str:
+        signal.pthread_kill(main, signal.SIGUSR2)
+        await asyncio.sleep(0.01)
+        return "done"
+
+    def handle(*_: object) -> None:
+        found.append(portal.call(lambda: "handled"))
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    try:
+        assert portal.run(work()) == "done"
+        assert signal.getsignal(signal.SIGUSR2) is handle
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert found == ["handled"]
+
+
+def test_an_error_of_a_signals_handler_strikes_no_task_but_the_call(portal: Portal) -> None:
+    """As Celery's soft time limit."""
+    main, ran = threading.get_ident(), threading.Event()
+
+    def strike() -> None:
+        signal.pthread_kill(main, signal.SIGUSR2)
+        for _ in range(1000):  # where an interpreter would call the handler
+            pass
+        ran.set()
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(strike)
+        await asyncio.Event().wait()
+
+    def handle(*_: object) -> None:
+        raise LookupError("time is over")
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    try:
+        with pytest.raises(LookupError, match="time is over"):
+            portal.run(work())
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert portal.call(ran.is_set)
+
+
+def test_another_loop_runs_this_one_by_steps() -> None:
+    portal = acquire_portal()
+    try:
+        descriptor = portal.join()
+        assert descriptor is not None
+        found: list[object] = []
+
+        async def work() -> None:
+            found.append(threading.current_thread())
+            await asyncio.sleep(0)
+            found.append("did not wait")
+            await asyncio.sleep(0.05)
+            found.append("waited")
+
+        pause_s = portal.step(lambda: asyncio.ensure_future(work()))
+        assert found == [threading.current_thread(), "did not wait"]
+        assert 0 < pause_s <= 0.05
+        portal.leave()
+        while len(found) < 3:  # its own thread goes on
+            portal.run(asyncio.sleep(0.01))
+        portal.join()
+        portal.soon(found.clear)
+        assert select.select([descriptor], [], [], 60)[0] or not found
+        portal.step()
+        assert not found
+        portal.leave()
+    finally:
+        release_portal(portal)
 
 
 def test_an_error_comes_back_as_it_is(portal: Portal) -> None:
@@ -42,17 +189,17 @@ def test_an_error_comes_back_as_it_is(portal: Portal) -> None:
         portal.run(work())
 
 
-def test_a_function_is_called_soon_in_the_loops_thread(portal: Portal) -> None:
+def test_a_function_is_called_soon_in_the_loop(portal: Portal) -> None:
     told: list[object] = []
     called = threading.Event()
 
     def note(*arguments: object) -> None:
-        told.extend((threading.current_thread().name, *arguments))
+        told.extend((asyncio.get_running_loop().is_running(), *arguments))
         called.set()
 
     portal.soon(note, 1, "two")
     assert called.wait(60)
-    assert told == [THREAD, 1, "two"]
+    assert told == [True, 1, "two"]
 
 
 def test_nothing_is_called_soon_once_the_loop_has_ended() -> None:
@@ -112,8 +259,6 @@ def test_context_variables_reach_the_call(portal: Portal) -> None:
 
 
 def test_a_call_from_the_loop_itself_is_refused(portal: Portal) -> None:
-    async def nothing() -> None: ...
-
     async def work() -> None:
         portal.run(nothing())
 
@@ -222,9 +367,14 @@ def test_a_forked_child_opens_its_own(portal: Portal) -> None:
     if child == 0:
         code = 1
         try:
+            loop = portal._loop
+            assert loop is not None
+            portal._thread = portal._loop = None  # type: ignore[assignment]
+            loop.__del__()  # type: ignore[attr-defined]
             own = acquire_portal()
             code = 0 if own is not portal and own.call(lambda: 3) == 3 else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+    assert portal.call(lambda: 4) == 4, "what the child has closed changed nothing here"

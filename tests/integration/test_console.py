@@ -127,6 +127,7 @@ async def test_each_page_has_the_same_as_html_and_as_json(
     }  # fmt: skip
     parameters: dict[str, dict[str, Any]] = {
         "/topics/topic": {"topic": "orders"},
+        "/topics/groups": {"topic": "books"},
         "/topics/tail": {"topic": "orders"},
         "/groups/group": {"group": "ledger"},
         "/groups/member": {"group": "readers", "client": "127.0.0.1@reader", "stacks": "true"},

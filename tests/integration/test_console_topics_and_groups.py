@@ -161,7 +161,7 @@ async def test_a_message_is_sent_with_all_that_the_form_has(
     await admin.create_topic("sent", queues=1)
     fields = {
         "topic": "sent", "body": "a\r\nb", "tag": "red", "keys": "k-1\nk-2",
-        "properties": "colour=red\nsize = 4", "delay_s": "0", "delay_level": "0",
+        "properties": "colour=red\nsize = 4", "delay_seconds": "0", "delay_level": "0",
     }  # fmt: skip
     page = (await visits.post("/topics/send", data=fields)).text
     assert "Done." in page
@@ -174,7 +174,7 @@ async def test_a_message_is_sent_with_all_that_the_form_has(
     [found] = await admin.messages_by_key("sent", "k-2")
     assert (found.body, found.tags, found.keys) == (b"a\nb", "red", ["k-1", "k-2"])
     assert (found.properties["colour"], found.properties["size"]) == ("red", "4")
-    sent = await make(visits, "/topics/send", topic="sent", body="later", delay_s=3600)
+    sent = await make(visits, "/topics/send", topic="sent", body="later", delay_seconds=3600)
     assert sent["status"] == "SEND_OK"
 
 
@@ -377,6 +377,8 @@ async def test_a_group_without_members_is_moved_as_the_preview_says(
     await make(visits, "/groups/reset", **of, to="0s")
     assert await offsets() == sent
 
+    [row] = (await read(visits, "/topics/groups", topic="moved"))["groups"]
+    assert (row["group"], row["members"], row["lag"], row["error"]) == ("moving", 0, 0, "")
     page = (await visits.get("/groups/group", params={"group": "moving"})).text
     for link in ("/groups/reset?group=moving&amp;topic=moved", "/groups/delete?group=moving"):
         assert link in page
@@ -400,6 +402,13 @@ async def test_a_reset_says_how_members_move_that_are_online(
     async with PushConsumer(
         cluster.name_servers, group="online", subscriptions={"online": "*"}, handler=handle
     ):
+
+        async def is_assigned() -> bool:
+            group = await read(visits, "/groups/group", group="online", owners="true")
+            owners = [each["client"] for each in group["queues"] if each["topic"] == "online"]
+            return owners == [each["client"] for each in group["members"]]
+
+        await until(is_assigned, timeout=LIMIT_S)
         preview = await read(visits, "/groups/reset", group="online", topic="online", to="1d")
         assert (preview["repeated_messages"], preview["members_online"]) == (1, 1)
         assert preview["notes"][-1] == "1 member online: they move at their next pull."

@@ -208,6 +208,12 @@ def test_groups_are_moved_and_members_that_differ_are_named(served: Served) -> N
     served.post("/groups/delete", group="moved")
     assert "moved" not in {each["group"] for each in served.get("/groups")["groups"]}
 
+    owned = served.get("/groups/group", group="billing", owners="true")
+    readers = served.get("/topics/groups", topic="orders")["groups"]
+    [reader] = [each for each in readers if each["group"] == "billing"]
+    assert (reader["members"], reader["lag"], reader["error"]) == (1, 0, "")
+    [queues] = {each["client"] for each in owned["queues"] if each["topic"] == "orders"}
+    assert queues == owned["members"][0]["client"]
     online = served.get("/groups/skip", group="billing", topic="orders")
     assert "they move at their next pull" in online["notes"][-1]
     with ExitStack() as stack:
@@ -338,6 +344,7 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, loo
     client = served.get("/groups/group", group="billing")["members"][0]["client"]
     paths = [
         "/", "/topics?type=all", "/topics/topic?topic=orders", "/topics/tail?topic=orders",
+        "/topics/groups?topic=orders",
         "/topics/create", "/topics/change?topic=orders", "/topics/send?topic=orders",
         "/groups?system=true",
         "/groups/group?group=billing", "/groups/create", "/groups/change?group=billing",
@@ -389,6 +396,14 @@ def test_a_message_is_sent_in_the_browser_and_seen_in_the_tail(served: Served, l
     page.get_by_label("Tag").fill("tailed")
     page.get_by_role("button", name="Send a message").press("Enter")
     page.get_by_text("Done.").wait_for()
+    page.goto(f"{served.url}/groups/skip?group=billing&topic=orders")
+    page.get_by_role("button", name="Preview").press("Enter")
+    page.get_by_text("Nothing was done yet.").wait_for()
+    axe = importlib.import_module("axe_playwright_python.sync_playwright").Axe()
+    assert axe.run(page).response["violations"] == []
+    page.get_by_role("button", name="Skip the backlog").press("Enter")
+    page.get_by_text("Done.").wait_for()
+    assert axe.run(page).response["violations"] == []
     tail.locator("td.body", has_text=f"sent by hand {HOSTILE}").wait_for()
     assert tail.locator("main img").count() == 0
     page.context.close()

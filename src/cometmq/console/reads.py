@@ -11,6 +11,7 @@ from cometmq.client import AdminClient
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, application_topics
+from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.route import RegisteredBroker
 from cometmq.protocol.codes import ResponseCode
@@ -103,6 +104,18 @@ class Reads:
     async def controllers(self) -> list[str]:
         """Return the addresses of the controllers that brokers name, in order."""
         return await self._controllers.get()
+
+    async def online(
+        self, group: str, brokers: Iterable[str] | None = None
+    ) -> ConsumerConnection | None:
+        """Return the members of a group, as one of some brokers or of all knows them; None if no
+        member is online."""
+        try:
+            return await self.admin.consumer_connections(group, brokers=brokers)
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            return None
 
     async def offsets(self, group: str) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets of a group; none if no broker has any."""

@@ -8,7 +8,6 @@ import msgspec
 
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form, words
-from cometmq.console.groups.members import online_of
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import Reads
 from cometmq.model.errors import ConfigError
@@ -262,7 +261,7 @@ async def preview_deletion(reads: Reads, form: DeleteGroup) -> GroupDeletion:
     """Return what is deleted: brokers, topics with their messages."""
     _check_own(form.group)
     brokers = await _brokers_with(reads, form.group, form.broker)
-    online = await online_of(reads, form.group)
+    online = await reads.online(form.group)
     members = len(online.connection_set) if online else 0
     topics = []
     if not (form.keep_topics or form.broker):

@@ -14,7 +14,8 @@ import msgspec
 from cometmq.client.subscription_check import comparable
 from cometmq.console.pages import Name, NotFoundError, Page, Query
 from cometmq.console.reads import Reads
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError
+from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies.client import (
     ConsumerConnection,
@@ -23,11 +24,10 @@ from cometmq.protocol.bodies.client import (
 )
 from cometmq.protocol.bodies.common import Connection
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
-from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.version import version_name
 
 ASKED_MAX = 32
-"""Members that are asked for their subscriptions."""
+"""Members that are asked what they do."""
 NAMED_MAX = 10
 """Members that a difference names."""
 QUEUES_SHOWN = 200
@@ -125,16 +125,6 @@ class OneMember(msgspec.Struct):
     """The length of all of them."""
 
 
-async def online_of(reads: Reads, group: str) -> ConsumerConnection | None:
-    """Return the members of a group; None if none is online."""
-    try:
-        return await reads.admin.consumer_connections(group)
-    except ResponseError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-        return None
-
-
 Said = dict[str, dict[str, MemberSubscription]]
 """Subscriptions by client id and topic."""
 
@@ -146,26 +136,46 @@ async def subscriptions_of(
 
     A member without a subscription is left out: it reads queues of its choice, or has just started.
     """
-    members = [each.client_id for each in online.connection_set]
     if online.subscriptions_by_client is not None:
         return _without_retries(online.subscriptions_by_client), []
-    if len(members) < 2:
+    if len(online.connection_set) < 2:
         return {}, []
-    asked = sorted(members)[:ASKED_MAX]
+    infos, errors = await _ask(reads, group, online)
+    said = {
+        client: {each.topic: _of_member(each) for each in info.subscription_set}
+        for client, info in infos.items()
+    }
+    return _without_retries(said), errors
+
+
+async def owners_of(
+    reads: Reads, group: str, online: ConsumerConnection
+) -> tuple[dict[MessageQueue, str], list[str]]:
+    """Return which member has each queue, as the members say, and what could not be read."""
+    infos, errors = await _ask(reads, group, online)
+    return {queue: client for client, info in infos.items() for queue in info.mq_table}, errors
+
+
+async def _ask(
+    reads: Reads, group: str, online: ConsumerConnection
+) -> tuple[dict[str, ConsumerRunningInfo], list[str]]:
+    """Return what members say of themselves, and an error for each one that says nothing."""
+    members = sorted(each.client_id for each in online.connection_set)
+    asked = members[:ASKED_MAX]
 
     async def ask(client: str) -> ConsumerRunningInfo:
         return await reads.admin.running_info(group, client)
 
-    said: Said = {}
+    infos: dict[str, ConsumerRunningInfo] = {}
     errors = []
     for client, info in zip(asked, await reads.each(asked, ask), strict=True):
         if isinstance(info, CometError):
-            errors.append(f"subscriptions of {client}: {info}")
+            errors.append(f"member {client}: {info}")
         else:
-            said[client] = {each.topic: _of_member(each) for each in info.subscription_set}
+            infos[client] = info
     if len(members) > len(asked):
-        errors.append(f"only {len(asked)} of {len(members)} members were asked what they subscribe")
-    return _without_retries(said), errors
+        errors.append(f"only {len(asked)} of {len(members)} members were asked")
+    return infos, errors
 
 
 def _of_member(found: SubscriptionData) -> MemberSubscription:
@@ -234,7 +244,7 @@ def shown_subscriptions(table: Iterable[SubscriptionData]) -> list[Subscription]
 
 async def member(reads: Reads, query: MemberQuery) -> OneMember:
     """Return one member; its broker asks it."""
-    online = await online_of(reads, query.group)
+    online = await reads.online(query.group)
     if online is None or query.client not in {each.client_id for each in online.connection_set}:
         raise NotFoundError(f"group {query.group} has no member {query.client} that is online")
     info = await reads.admin.running_info(query.group, query.client, stacks=query.stacks)

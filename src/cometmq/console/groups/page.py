@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -14,7 +15,7 @@ from cometmq.console.groups.members import (
     Subscription,
     differences,
     members_of,
-    online_of,
+    owners_of,
     shown_subscriptions,
     subscriptions_of,
 )
@@ -35,6 +36,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.namespace import is_system_group
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
+from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies.route import RegisteredBroker
 
 GROUPS_SHOWN = 25
@@ -81,6 +83,9 @@ class GroupQuery(Query):
     """Which group, and which part of its queues."""
 
     group: Name
+    owners: Annotated[
+        bool, msgspec.Meta(description="Whether to ask members which queues they have.")
+    ] = False
     page: PageNumber = 1
 
 
@@ -96,6 +101,8 @@ class QueueLag(msgspec.Struct):
     last_consumed_time_ms: int | None
     oldest_age_ms: int | None = None
     """The age of the first message that was not consumed."""
+    client: str = ""
+    """The member that has the queue, if members were asked."""
 
 
 class GroupSettings(msgspec.Struct):
@@ -137,7 +144,7 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
     has_lag = len(await reads.masters()) <= MASTERS_MAX
 
     async def row(name: str) -> GroupRow:
-        online = await online_of(reads, name)
+        online = await reads.online(name)
         made = GroupRow(name, members=len(online.connection_set) if online else 0)
         if online and online.message_model:
             made.mode = online.message_model.value.lower()
@@ -156,7 +163,7 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
 async def group(reads: Reads, query: GroupQuery) -> Group:
     """Return one group: each master gets one request, and one more for each of a few topics."""
     name = query.group
-    online = await online_of(reads, name)
+    online = await reads.online(name)
     stats = await reads.offsets(name)
     if online is None and not stats and name not in (await reads.groups())[0]:
         raise NotFoundError(f"there is no group {name}")
@@ -175,6 +182,11 @@ async def group(reads: Reads, query: GroupQuery) -> Group:
     if online is not None:
         said, unknown = await subscriptions_of(reads, name, online)
         errors += unknown
+    if online is not None and query.owners:
+        owners, unknown = await owners_of(reads, name, online)
+        errors += unknown
+        for row in shown:
+            row.client = owners.get(MessageQueue(row.topic, row.broker, row.queue), "")
     members = members_of(online.connection_set, said) if online else []
     return Group(
         group=name,
@@ -187,11 +199,16 @@ async def group(reads: Reads, query: GroupQuery) -> Group:
         lag=sum(each.lag for each in rows),
         paging=paging,
         queues=list(shown),
-        topics=sorted({each.topic for each in rows})[:TOPICS_SHOWN],
+        topics=sorted({each.topic for each in rows}, key=_topics_first)[:TOPICS_SHOWN],
         settings=await _settings(reads, name, errors),
         history=[],
         errors=errors,
     )
+
+
+def _topics_first(topic: str) -> tuple[bool, str]:
+    """Return what orders topics of applications before the retry topic."""
+    return topic.startswith(RETRY_PREFIX), topic
 
 
 async def _settings(reads: Reads, group: str, errors: list[str]) -> list[GroupSettings]:

@@ -16,7 +16,6 @@ from cometmq.client.admin import GroupLag
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form
-from cometmq.console.groups.members import online_of
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
@@ -109,7 +108,7 @@ async def _group_in(
             f"topic {topic} has {len(now)} queues, expected {QUEUES_MAX} at most: 'cometmq admin"
             " offset reset' moves groups of larger topics"
         )
-    online = await online_of(reads, group)
+    online = await reads.online(group)
     has_offset = any(each.committed is not None for each in now.values())
     if not has_offset and online is None and group not in (await reads.groups())[0]:
         raise NotFoundError(f"there is no group {group}")

@@ -99,9 +99,9 @@ class SendMessage(Form):
     properties: Annotated[Texts, msgspec.Meta(description="name=value in each line.")] = (
         msgspec.field(default_factory=list)
     )
-    delay_s: Annotated[
+    delay_seconds: Annotated[
         float,
-        msgspec.Meta(ge=0, le=3 * 86_400, description="Seconds, for brokers with a timer."),
+        msgspec.Meta(ge=0, le=3 * 86_400, description="For brokers with a timer."),
     ] = 0.0
     delay_level: Annotated[
         int, msgspec.Meta(ge=0, le=100, description="Of the broker's levels; 0 for none.")
@@ -359,8 +359,8 @@ async def delete(reads: Reads, form: DeleteTopic) -> TopicDeletion:
 async def send(reads: Reads, form: SendMessage) -> SentMessage:
     """Send a message."""
     await check_application(reads, form.topic)
-    if form.delay_s and form.delay_level:
-        raise ConfigError("delay_s and delay_level are given: expected one of them")
+    if form.delay_seconds and form.delay_level:
+        raise ConfigError("delay_seconds and delay_level are given: expected one of them")
     receipt = await reads.admin.send(
         Message(
             form.topic,
@@ -368,7 +368,7 @@ async def send(reads: Reads, form: SendMessage) -> SentMessage:
             tags=form.tag or None,
             keys=form.keys,
             properties=dict(pairs_of(form.properties, "properties")),
-            delay=form.delay_s,
+            delay=form.delay_seconds,
             delay_level=form.delay_level,
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -147,6 +148,24 @@ async def route_of(reads: Reads, topic: str) -> TopicRouteData:
         raise
 
 
+async def groups_of(
+    reads: Reads, masters: Iterable[str], topic: str, errors: list[str]
+) -> list[str]:
+    """Return the groups that brokers list for a topic, in order; add what could not be read."""
+    masters = list(masters)
+
+    async def groups_at(address: str) -> list[str]:
+        return await reads.admin.broker_groups_of_topic(address, topic)
+
+    groups: set[str] = set()
+    for at, listed in zip(masters, await reads.each(masters, groups_at), strict=True):
+        if isinstance(listed, CometError):
+            errors.append(f"groups at {at}: {listed}")
+        else:
+            groups.update(listed)
+    return sorted(groups - {topic})  # RocketMQ 5.3 lists the topic itself if a group subscribes
+
+
 async def topic(reads: Reads, query: TopicQuery) -> Topic:
     """Return one topic; each of its masters gets three requests."""
     name = query.topic
@@ -164,23 +183,14 @@ async def topic(reads: Reads, query: TopicQuery) -> Topic:
             for queue, each in table.items()
         ]
 
-    async def groups_at(address: str) -> list[str]:
-        return await reads.admin.broker_groups_of_topic(address, name)
-
     masters = route.masters()
     queues: list[Queue] = []
-    groups: set[str] = set()
     for at, found in zip(masters, await reads.each(masters, queues_at), strict=True):
         if isinstance(found, CometError):
             errors.append(f"queues at {at}: {found}")
         else:
             queues += found
-    for at, listed in zip(masters, await reads.each(masters, groups_at), strict=True):
-        if isinstance(listed, CometError):
-            errors.append(f"groups at {at}: {listed}")
-        else:
-            groups.update(listed)
-    groups.discard(name)  # RocketMQ 5.3 lists the topic itself if a group subscribes to it
+    groups = await groups_of(reads, masters, name, errors)
     queues.sort(key=lambda each: (each.broker, each.queue))
     shown, paging = paged(queues, query.page, QUEUES_SHOWN)
     return Topic(
@@ -192,7 +202,7 @@ async def topic(reads: Reads, query: TopicQuery) -> Topic:
             list(shown),
         ),
         brokers=await _brokers(reads, name, route, errors),
-        groups=sorted(groups)[:GROUPS_SHOWN],
+        groups=groups[:GROUPS_SHOWN],
         groups_total=len(groups),
         errors=errors,
     )

@@ -37,6 +37,8 @@ SCANNED_MAX = 1_000
 """Offsets of a queue that a step with a filter looks at."""
 ROUTE_STEPS, QUIET_STEPS = 30, 20
 """After so many steps the route is read again; after so many quiet ones a viewer gets the same."""
+QUEUES_OF_STEP = 500
+"""A topic with more queues is asked less often: a response has the ends of all of them."""
 VIEWERS_MAX = 16
 TEXT_CHARS = 200
 FILTER_CHARS_MAX = 2_000
@@ -101,6 +103,11 @@ class Follower:
         self._rows: deque[TailRow] = deque(maxlen=SHOWN)
         self._left_out = 0
         self._errors: list[str] = []
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next step."""
+        return STEP_S * max(len(self._next) / QUEUES_OF_STEP, 1.0)
 
     @property
     def tail(self) -> Tail:
@@ -220,7 +227,7 @@ async def _followed(follower: Follower) -> AsyncIterator[Tail]:
         if is_changed or quiet >= QUIET_STEPS:
             yield follower.tail
             quiet = 0
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(follower.pause_s)
 
 
 PAGE = Page("/topics/tail", "Tail of a topic", "topics/tail.html", TailQuery, Tail, tail)

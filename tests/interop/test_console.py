@@ -22,6 +22,7 @@ from servers import Cluster, Settings
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from support.checks.waiting import wait_until
+from support.controllers.elected_processes import NAME, running_elected
 
 WAIT_S = 120.0
 SENT = 12
@@ -45,7 +46,7 @@ class Served(NamedTuple):
     """A console over a cluster with messages, a group and a dead letter."""
 
     url: str
-    cluster: Cluster
+    name_servers: str
     broker: str
 
     def get(self, path: str, **query: Any) -> Any:
@@ -70,18 +71,18 @@ def served(
         folder = tmp_path_factory.mktemp("cluster")
         cluster = stack.enter_context(Cluster(request.param, folder, settings))
         stack.enter_context(members(cluster.namesrv))
-        url = console_of(cluster, stack)
+        url = console_of(cluster.namesrv, stack)
         with AdminClient(cluster.namesrv) as admin:
             [broker] = admin.cluster_info().registered()
-        yield Served(url, cluster, broker.name)
+        yield Served(url, cluster.namesrv, broker.name)
 
 
 def console_of(
-    cluster: Cluster, stack: ExitStack, environment: Mapping[str, str] | None = None
+    name_servers: str, stack: ExitStack, environment: Mapping[str, str] | None = None
 ) -> str:
     """Serve a console until the stack closes; return its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cometmq", "console", "-n", cluster.namesrv, "--port", "0"],
+        [sys.executable, "-m", "cometmq", "console", "-n", name_servers, "--port", "0"],
         stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
     stack.callback(process.communicate)
@@ -220,7 +221,7 @@ def test_groups_are_moved_and_members_that_differ_are_named(served: Served) -> N
         for tag in ("new", "old"):
             stack.enter_context(
                 PushConsumer(
-                    served.cluster.namesrv, group="mixed", subscriptions={"orders": tag},
+                    served.name_servers, group="mixed", subscriptions={"orders": tag},
                     handler=lambda message: None, client_ip="127.0.0.1", instance_name=tag,
                 )
             )  # fmt: skip
@@ -283,7 +284,7 @@ def test_an_old_cluster_has_plain_accounts_and_says_what_it_lacks(tmp_path: Path
     }
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster("4.9.7", tmp_path, {"aclEnable": True}))
-        served = Served(console_of(cluster, stack, signed), cluster, "broker-a")
+        served = Served(console_of(cluster.namesrv, stack, signed), cluster.namesrv, "broker-a")
         new = {"access_key": "new-service", "secret_key": "secret-of-new-service"}
         served.post("/accounts/plain/set", **new, topics=["orders=PUB"])
         text = httpx.get(f"{served.url}/api/accounts/plain", timeout=WAIT_S).text
@@ -305,6 +306,49 @@ def test_an_old_cluster_has_plain_accounts_and_says_what_it_lacks(tmp_path: Path
         assert "has no users" in served.get("/accounts")["asked"]["errors"][0]
         refused = served.post("/topics/static/create", status=502, topic="parts", queues=2)
         assert "static topics need brokers of CometMQ, or of RocketMQ 5.0" in refused["error"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_controllers_of_rocketmq_are_shown_elect_and_forget(tmp_path: Path) -> None:
+    brokers = ("5.3.3", "5.3.3")
+    with ExitStack() as stack:
+        elected = stack.enter_context(
+            running_elected("5.3.3", brokers, tmp_path, allAckInSyncStateSet=True)
+        )
+        elected.await_in_sync(2)
+        first, second = elected.brokers
+        served = Served(console_of(elected.namesrv, stack), elected.namesrv, NAME)
+        [controller] = served.get("/cluster/controllers")["controllers"]
+        assert (controller["address"], controller["role"], controller["members"]) == (
+            elected.controller.address, "active", [f"n0:{elected.controller.address}"],
+        )  # fmt: skip
+        assert replicas(served) == [(1, "master", True), (2, "slave", True)]
+        [epoch] = served.get("/cluster/broker", address=first.address)["epochs"]
+        assert epoch["epoch"] == 1
+
+        election = {"broker_set": NAME, "broker_id": 2}
+        planned = served.get("/cluster/controllers/elect", **election)
+        assert planned["master_then"] == f"2 {second.address}"
+        assert served.post("/cluster/controllers/elect", **election)["master_epoch"] == 2
+        assert elected.await_master(other_than=first) is second
+        wait_until(
+            lambda: [each[:2] for each in replicas(served)] == [(1, "slave"), (2, "master")],
+            timeout=WAIT_S,
+        )
+        gone = {"broker_set": NAME, "broker_ids": ["1"]}
+        alive = served.post("/cluster/controllers/forget", status=400, **gone)
+        assert "is alive" in alive["error"]
+        first.kill()
+        wait_until(lambda: (1, "slave", False) in replicas(served), timeout=WAIT_S)
+        served.post("/cluster/controllers/forget", **gone)
+        assert replicas(served) == [(2, "master", True)]
+
+
+def replicas(served: Served) -> list[tuple[int, str, bool]]:
+    """Return id, role and whether it is alive, of each broker of the only set."""
+    [found] = served.get("/cluster/controllers")["sets"]
+    return [(each["id"], each["role"], each["alive"]) for each in found["replicas"]]
 
 
 Look = Callable[[str, int, str], Any]

@@ -6,6 +6,7 @@ Of CometMQ's servers it is what their settings classes declare; of RocketMQ's th
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ ROCKETMQ_KEYS: dict[str, Keys] = {
     NAME_SERVER: NAMESRV_KEYS,
     CONTROLLER: CONTROLLER_KEYS,
 }
+
+
+_PLACE = re.compile("Path|Port$|IP|Home")
+"""The names of paths, ports and addresses."""
 
 
 class Known(NamedTuple):
@@ -70,7 +75,7 @@ def settings_of(kind: str, table: Mapping[str, str]) -> Settings:
         by_key={
             key: Known(
                 default,
-                live=False if key in PROTECTED_KEYS or _is_fixed(ours.get(key)) else None,
+                live=False if _is_fixed(key, ours.get(key)) else None,
                 description=ours[key].description if key in ours else "",
             )
             for key, default in rocketmqs.items()
@@ -78,12 +83,17 @@ def settings_of(kind: str, table: Mapping[str, str]) -> Settings:
     )
 
 
-def _is_fixed(known: Known | None) -> bool:
-    """Return whether a setting is none of a running server of ours, such as a port or a path.
+def _is_fixed(key: str, known: Known | None) -> bool:
+    """Return whether a setting of RocketMQ is none that the console changes in a running server.
 
-    RocketMQ's brokers take it, and register with the new port, at which they do not listen.
+    RocketMQ's brokers take a new port, and register with it, although they do not listen there.
+
+    Args:
+        key: the setting.
+        known: what is known of the same setting of our servers.
     """
-    return known is not None and not known.live
+    is_place = _PLACE.search(key) is not None
+    return key in PROTECTED_KEYS or is_place or (known is not None and not known.live)
 
 
 @functools.cache

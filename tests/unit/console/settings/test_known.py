@@ -48,6 +48,7 @@ def test_every_kind_of_server_has_settings() -> None:
         (TABLE, "listenPort", "listenPort is not live"),
         (ROCKETMQS, "listenPort", "listenPort is not live"),
         (ROCKETMQS | {"brokerConfigPath": ""}, "brokerConfigPath", "brokerConfigPath is not live"),
+        (ROCKETMQS, "brokerIP2", "brokerIP2 is not live"),
         (ROCKETMQS, "nosuch", "there is no setting nosuch"),
         (ROCKETMQS, "initAuthenticationUser", "initAuthenticationUser is a secret"),
     ],

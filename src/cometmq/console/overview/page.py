@@ -56,8 +56,8 @@ def charts_of(overview: Overview) -> list[Chart]:
     charts = [
         chart_of(title, [(each.time_ms, rate_of(each)) for each in history], "{:,.1f}/s".format)
         for title, rate_of in (
-            ("Messages stored per second", attrgetter("in_per_s")),
-            ("Messages sent to consumers per second", attrgetter("out_per_s")),
+            ("Stored per second", attrgetter("in_per_s")),
+            ("Delivered per second", attrgetter("out_per_s")),
         )
     ]
     lags = [(each.time_ms, float(each.lag)) for each in history if each.lag is not None]

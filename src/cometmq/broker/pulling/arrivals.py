@@ -161,6 +161,9 @@ class Arrivals:
         Returns:
             None if there are more messages to read.
         """
+        if pull.matcher is None:
+            low, high = self._store.bounds(pull.topic, pull.queue_id)
+            return low <= pull.seen_to < high
         found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
         if found.status is not GetStatus.NO_MATCHED_MESSAGE:
             return found.status is GetStatus.FOUND

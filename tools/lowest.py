@@ -58,6 +58,7 @@ USED_BY = {
     "controller": ("tests/integration/test_controller.py",),
     "acl": ("tests/unit/access/plain/test_accounts.py",),
     "users": ("tests/unit/access/users/test_accounts.py",),
+    "grpc": ("tests/unit/proxy", "tests/integration/test_proxy.py"),
     "otlp": ("tests/unit/metrics/test_push.py",),
     "taskiq": ("tests/integration/test_taskiq.py",),
     "celery": ("tests/integration/test_kombu.py", "tests/integration/test_celery.py"),

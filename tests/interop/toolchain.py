@@ -39,6 +39,8 @@ ON_CI = bool(os.environ.get("CI"))
 
 CPP_CLIENT = "rocketmq==0.4.4"
 NATS_CLIENT = "nats-py==2.16.0"
+GRPC_CLIENT = "rocketmq-python-client==5.1.2"
+GRPC_JAVA_CLIENT = "5.2.0"
 UVLOOP = "uvloop==0.23.0"
 CONNECT = (
     *("grpcio==1.85.3", "grpcio-status==1.85.3", "googleapis-common-protos==1.76.0"),
@@ -128,6 +130,11 @@ def java_home() -> Path:
 def rocketmq_jars(profile: str, version: str) -> str:
     """The class path of the official jars of a profile of java/pom.xml."""
     return _maven_jars(profile, f"rocketmq.version={version}", version)
+
+
+def grpc_jars() -> str:
+    """The class path of RocketMQ's Java client for gRPC."""
+    return _maven_jars("grpc", f"grpc.version={GRPC_JAVA_CLIENT}", GRPC_JAVA_CLIENT)
 
 
 def kafka_jars() -> str:
@@ -279,6 +286,11 @@ def node_client() -> Path:
 def cpp_python() -> Path:
     """A Python that has the wrapper of the C++ client, in an environment of its own."""
     return _python_with("cpp", CPP_CLIENT)
+
+
+def grpc_python() -> Path:
+    """A Python that has RocketMQ's client for gRPC, in an environment of its own."""
+    return _python_with("grpc", GRPC_CLIENT)
 
 
 def nats_python() -> Path:

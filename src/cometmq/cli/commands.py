@@ -235,6 +235,33 @@ def doctor(
 
 
 @app.command()
+def proxy(
+    namesrv: options.ClientNameServers = "127.0.0.1:9876",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="TOML file with the settings of the connections to the cluster.",
+            metavar="FILE",
+            show_default="the one COMETMQ_CONFIG names",
+        ),
+    ] = None,
+    host: Annotated[str, options.typer_option(server_options.HOST)] = "127.0.0.1",
+    port: Annotated[int, options.typer_option(server_options.PROXY_PORT)] = 8081,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Certificate for TLS, PEM.", metavar="FILE")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Key of the certificate, PEM.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Serve the gRPC clients of RocketMQ 5, until SIGTERM or Ctrl-C."""
+    from cometmq.cli.proxy import run_proxy
+
+    run_proxy(namesrv, config, host=host, port=port, certificate=certificate, key=key)
+
+
+@app.command()
 def console(
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
     config: Annotated[

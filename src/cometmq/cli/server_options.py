@@ -100,6 +100,7 @@ def _port(server: str, default: int, name: str = "port", more: str = "") -> Opti
 NAMESRV_PORT, BROKER_PORT, CONTROLLER_PORT = 9876, 10911, 9878
 _BROKER_PORTS = ", which also listens on this port minus 2"
 CONSOLE_PORT = _port("console", 8082)
+PROXY_PORT = _port("proxy", 8081)
 CONSOLE = Option(
     "console",
     ("--console",),

@@ -23,7 +23,7 @@ from cometmq.remoting.slices import Slices
 from cometmq.system.clock import Clock
 
 try:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
         ExportMetricsServiceResponse,

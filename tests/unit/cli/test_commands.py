@@ -40,7 +40,7 @@ COMMANDS = dict(commands())
 def test_the_commands_are_all_there() -> None:
     assert {name for name in COMMANDS if not name.startswith("admin ")} == {
         "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
-        "demo", "doctor", "console", "console-user", "mqadmin", "pipeline",
+        "demo", "doctor", "console", "console-user", "proxy", "mqadmin", "pipeline",
         *(f"bench {kind}" for kind in (*HELP, "compare")),
         "store list", "store show", "store verify", "store backup", "store restore",
     }  # fmt: skip

@@ -344,7 +344,7 @@ class PopRequests:
         self, instance: ClientCore, group: str, *, start: StartFrom, timeout: float
     ) -> None:
         self._instance = instance
-        self._group = group
+        self.group = group
         self._init_mode = FROM_MIN if start is StartFrom.FIRST else FROM_MAX
         self._timeout = timeout
 
@@ -357,6 +357,7 @@ class PopRequests:
         invisible_ms: int,
         hold_ms: int = 0,
         margin_s: float | None = None,
+        attempt_id: str | None = None,
     ) -> list[tuple[StoredMessage, ReceiptHandle]]:
         """Pop messages, each with its receipt; none if there are none.
 
@@ -367,6 +368,8 @@ class PopRequests:
             invisible_ms: for how long other consumers do not see the messages.
             hold_ms: how long the broker may wait for a message; 0 to respond at once.
             margin_s: added to ``hold_ms`` as the timeout; by default the timeout of other requests.
+            attempt_id: of an ordered group: a repeated pop with the same id gets what the pop
+                before it got; None for a group without order.
 
         Raises:
             QueueNotFoundError: the broker has no master now.
@@ -375,7 +378,7 @@ class PopRequests:
             ProtocolError: a receipt has the wrong format.
         """
         header = PopMessageRequest(
-            consumer_group=self._group,
+            consumer_group=self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             max_msg_nums=max_messages,
@@ -386,7 +389,8 @@ class PopRequests:
             init_mode=self._init_mode,
             exp_type=wanted.kind,
             exp=wanted.expression,
-            order=False,
+            order=attempt_id is not None,
+            attempt_id=attempt_id,
             bname=queue.broker_name,
         )
         response = await self._instance.brokers.call_raw(
@@ -416,7 +420,7 @@ class PopRequests:
             RemotingError: no response.
         """
         header = NotificationRequest(
-            consumer_group=self._group,
+            consumer_group=self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             poll_time=hold_ms,
@@ -442,8 +446,8 @@ class PopRequests:
             CometError: the broker did not confirm it.
         """
         header = AckMessageRequest(
-            consumer_group=self._group,
-            topic=handle.topic(topic, self._group),
+            consumer_group=self.group,
+            topic=handle.topic(topic, self.group),
             queue_id=handle.queue_id,
             extra_info=handle.text,
             offset=handle.offset,
@@ -467,7 +471,7 @@ class PopRequests:
             broker_name=handles[0].broker_name,
             acks=[
                 BatchAck(
-                    consumer_group=self._group,
+                    consumer_group=self.group,
                     topic=topic,
                     retry=popped[0],
                     start_offset=int(popped[1]),
@@ -496,8 +500,8 @@ class PopRequests:
             CometError: the broker did not confirm it.
         """
         header = ChangeMessageInvisibletimeRequest(
-            consumer_group=self._group,
-            topic=handle.topic(topic, self._group),
+            consumer_group=self.group,
+            topic=handle.topic(topic, self.group),
             queue_id=handle.queue_id,
             extra_info=handle.text,
             offset=handle.offset,

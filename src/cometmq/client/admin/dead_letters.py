@@ -25,6 +25,7 @@ from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms
 from cometmq.model.topic import DLQ_PREFIX, check_group_name, dlq_topic, retry_topic
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -178,13 +179,14 @@ class DeadLetters(Topics, MessagePages):
         check_group_name(group)
         topic = dlq_topic(group)
         check_page(topic, limit, ranges)
+        begin_ms, end_ms = epoch_ms(since, "since"), epoch_ms(until, "until")
         if ranges is None:
             try:
                 await self._check_readable(topic)
             except TopicNotFoundError:  # the first dead letter creates it
                 return DeadLetterPage([], {}, 0)
         page = await self.messages_by_time(
-            topic, since=since, until=until, limit=limit, ranges=ranges
+            topic, since=begin_ms, until=end_ms, limit=limit, ranges=ranges
         )
         return DeadLetterPage(list(map(DeadLetter, page.messages)), page.rest, page.deleted)
 

@@ -153,11 +153,11 @@ async def test_each_group_of_a_message_has_its_state(
     async def later(message: StoredMessage) -> None:
         raise ConsumeLater(delay_level=2)
 
-    async def states() -> dict[str, str]:
+    async def states() -> dict[str, tuple[str, int]]:
         found = await read(visits, "/messages/groups", **place)
-        return {each["group"]: each["state"] for each in found["groups"]}
+        return {each["group"]: (each["state"], each["retries"]) for each in found["groups"]}
 
-    async def are(wanted: dict[str, str]) -> bool:
+    async def are(wanted: dict[str, tuple[str, int]]) -> bool:
         return wanted.items() <= (await states()).items()
 
     async with (
@@ -169,19 +169,18 @@ async def test_each_group_of_a_message_has_its_state(
         consumer(cluster, "busy", "tracked", wait),
     ):
         wanted = {
-            "done": "consumed", "others": "filtered", "dead": "dead-lettered",
-            "again": "consumed", "later": "retry waits",
+            "done": ("consumed", 0), "others": ("filtered", 0), "dead": ("dead-lettered", 0),
+            "again": ("consumed", 1), "later": ("retry waits", 0),
         }  # fmt: skip
         await until(lambda: are(wanted), timeout=60)
         may_end.set()
 
         async def busy_is_done() -> bool:
-            return (await states()).get("busy") == "consumed"
+            return (await states()).get("busy") == ("consumed", 0)
 
         await until(busy_is_done)
     found = await read(visits, "/messages/groups", **place)
     details = {each["group"]: each for each in found["groups"]}
-    assert details["again"]["retries"] == 1
     assert details["again"]["copies"][0]["topic"] == "%RETRY%again"
     assert details["dead"]["copies"][-1]["topic"] == "%DLQ%dead"
     assert details["done"]["committed"] == 1
@@ -362,7 +361,10 @@ async def test_dead_letters_are_sent_again_in_parts_with_a_report(
 ) -> None:  # fmt: skip
     group = dead_letters
     letters = (await read(visits, "/dead-letters/group", group=group))["letters"]
-    chosen = [each["position"] for each in letters[:2]]
+    chosen = [
+        next(each["position"] for each in letters if text in each["reason"])
+        for text in ("no account", HOSTILE)
+    ]
     pairs = [("group", group), *(("letters", each) for each in chosen)]
     form = (await visits.get("/dead-letters/resend", params=pairs)).text
     assert all(each in form for each in chosen)
@@ -394,3 +396,151 @@ async def test_dead_letters_are_sent_again_in_parts_with_a_report(
     [digest] = re.findall('name="previewed" value="(.*?)"', page)
     done = (await visits.post("/dead-letters/resend", data={**sent, "previewed": digest})).text
     assert "Go on with the rest" in done
+
+
+# --- timers and delay levels ----------------------------------------------------------------------
+
+
+async def test_timers_are_listed_found_and_recalled(
+    visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("alarms", queues=1)
+    await admin.create_topic("letters", queues=1)
+    receipts = [
+        await producer.send(Message("alarms", b"x", keys=[f"a{number}"], delay=3600 + number))
+        for number in range(60)
+    ]
+    await producer.send(Message("letters", b"y", keys=["l"], delay=7200))
+
+    async def waiting(**query: Any) -> Any:
+        [broker] = (await read(visits, "/timers"))["brokers"]
+        return await read(visits, "/timers/broker", broker=broker["broker"], **query)
+
+    async def are_there() -> bool:
+        return len((await waiting(topic="alarms"))["timers"]) == 50
+
+    await until(are_there)
+    [broker] = (await read(visits, "/timers"))["brokers"]
+    assert (broker["timers"], broker["topics"], broker["error"]) == (61, 2, "")
+    first = await waiting()
+    assert first["counts"] == [
+        {"topic": "alarms", "waiting": 60}, {"topic": "letters", "waiting": 1},
+    ]  # fmt: skip
+    second = await waiting(after_ms=first["after_ms"])
+    assert [len(each["timers"]) for each in (first, second)] == [50, 11]
+    assert (first["source"], second["after_ms"]) == ("list", None)
+    keys = [each["keys"] for part in (first, second) for each in part["timers"]]
+    assert keys == [*(f"a{number}" for number in range(60)), "l"]
+    [one] = (await waiting(topic="letters"))["timers"]
+    assert one["keys"] == "l"
+    page = (await visits.get("/timers/broker", params={"broker": broker["broker"]})).text
+    assert 'href="/timers/recall?topic=alarms&amp;handle=' in page
+
+    for handle in (receipts[0].recall_handle, "a1", receipts[2].message_id):
+        preview = await read(visits, "/timers/recall", topic="alarms", handle=handle)
+        assert len(preview["timers"]) == 1
+        made = await change(visits, "/timers/recall", topic="alarms", handle=handle)
+        assert made["ids"] == [preview["timers"][0]["id"]]
+
+    async def is_recalled() -> bool:
+        [row] = (await read(visits, "/timers/find", topic="alarms", key="a1"))["timers"]
+        return bool(row["state"] == "recalled")
+
+    await until(is_recalled)
+    wrong = await change(visits, "/timers/recall", 404, topic="alarms", handle="a1")
+    assert "expected a recall handle" in wrong["error"]
+    await read(visits, "/timers/broker", 404, broker="nobody")
+
+
+async def test_messages_of_a_delay_level_are_shown_with_their_times(
+    visits: httpx.AsyncClient, admin: AdminClient, producer: Producer
+) -> None:
+    await admin.create_topic("delayed", queues=1)
+    for number in range(3):
+        await producer.send(Message("delayed", b"x", keys=[f"d{number}"], delay_level=2))
+    [broker] = (await read(visits, "/timers"))["brokers"]
+    name = broker["broker"]
+
+    async def level() -> Any:
+        found = await read(visits, "/timers/broker", broker=name)
+        return next(each for each in found["levels"] if each["level"] == 2)
+
+    async def are_there() -> bool:
+        return bool((await level())["waiting"] >= 3)
+
+    await until(are_there)
+    assert (await level())["delay_ms"] == 3_600_000
+    found = await read(visits, "/timers/level", broker=name, level=2)
+    delayed = [each for each in found["messages"] if each["topic"] == "delayed"]
+    assert [each["row"]["keys"] for each in delayed] == [["d0"], ["d1"], ["d2"]]
+    for each in delayed:
+        assert each["due_time_ms"] == each["row"]["stored_time_ms"] + 3_600_000
+    assert found["next_offset"] is None
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+async def test_half_messages_are_shown_until_they_are_decided_and_checked_again_when_given_up(
+    cluster: ThreadedCluster, visits: httpx.AsyncClient, admin: AdminClient
+) -> None:
+    await admin.create_topic("paid", queues=1)
+    state = LocalState.UNKNOWN
+    may_check = asyncio.Event()
+
+    class Listener:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.UNKNOWN
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            await may_check.wait()
+            return state
+
+    async def undecided() -> Any:
+        return await read(visits, "/transactions", topic="paid")
+
+    async with TransactionProducer(cluster.name_servers, group="bank", listener=Listener()) as bank:
+        sent = await bank.send_in_transaction(Message("paid", b"42", keys=["p"]))
+
+        async def is_waiting() -> bool:
+            return bool((await undecided())["messages"])
+
+        await until(is_waiting)
+        found = await undecided()
+        [message] = found["messages"]
+        assert (message["id"], message["group"]) == (sent.receipt.message_id, "bank")
+        [sender] = found["senders"]
+        assert (sender["topic"], sender["undecided"]) == ("paid", 1)
+        assert sender["age_ms"] >= 0
+        assert found["brokers"][0]["is_exact"]
+
+        async def is_given_up() -> bool:  # after two checks, to which the producer does not respond
+            return bool((await read(visits, "/transactions/discarded"))["messages"])
+
+        async def is_none_waiting() -> bool:
+            return not (await undecided())["messages"]
+
+        await until(is_given_up, timeout=60)
+        await until(is_none_waiting)
+        [given_up] = (await read(visits, "/transactions/discarded"))["messages"]
+        assert (given_up["topic"], given_up["group"]) == ("paid", "bank")
+        state = LocalState.COMMIT
+        message_id = given_up["offset_message_id"]
+        preview = await read(visits, "/transactions/resume", id=message_id)
+        assert (preview["topic"], preview["producer_group"]) == ("paid", "bank")
+        await change(visits, "/transactions/resume", id=message_id)
+        may_check.set()
+
+        async def is_delivered() -> bool:
+            return bool((await read(visits, "/messages", topic="paid", key="p"))["messages"])
+
+        await until(is_delivered, timeout=60)
+        await until(is_none_waiting)
+        refused = await change(visits, "/transactions/resume", 502, id=message_id)
+        assert refused["error"]
+    [row] = (await read(visits, "/messages", topic="paid", key="p"))["messages"]
+    place = {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+    other = (await read(visits, "/messages/message", **place))["offset_message_id"]
+    wrong = await change(visits, "/transactions/resume", 400, id=other)
+    assert "is a message of paid" in wrong["error"]
+    await change(visits, "/transactions/resume", 404, id="7F00000900002A9F0000000000000000")

@@ -19,12 +19,15 @@ import pytest
 import toolchain
 from servers import Cluster, Settings
 
-from cometmq.client import Message, StartFrom
-from cometmq.client.blocking import AdminClient, Producer, PushConsumer
+from cometmq.client import LocalState, Message, StartFrom, StoredMessage
+from cometmq.client.blocking import AdminClient, Producer, PushConsumer, TransactionProducer
 from support.checks.waiting import wait_until
 from support.controllers.elected_processes import NAME, running_elected
 
 WAIT_S = 120.0
+SETTINGS: Settings = {  # RocketMQ 5.3.3 deletes no topic without an error while its timer is off
+    "timerWheelEnable": True, "recallMessageEnable": True, "traceTopicEnable": True,
+}  # fmt: skip
 SENT = 12
 HOSTILE = "<img src=x onerror=alert(1)>"
 WIDTHS = (1200, 400)
@@ -66,8 +69,7 @@ def served(
 ) -> Iterator[Served]:
     """A console of its own for each cluster."""
     with ExitStack() as stack:
-        # RocketMQ 5.3.3 deletes no topic without an error while its timer is off.
-        settings: Settings = {"timerWheelEnable": True, **PROVIDERS}
+        settings = SETTINGS | PROVIDERS
         folder = tmp_path_factory.mktemp("cluster")
         cluster = stack.enter_context(Cluster(request.param, folder, settings))
         stack.enter_context(members(cluster.namesrv))
@@ -99,7 +101,7 @@ def members(name_servers: str) -> ExitStack:
         admin = stack.enter_context(AdminClient(name_servers))
         admin.create_topic("orders", queues=2)
         admin.create_topic("books", queues=1)
-        producer = stack.enter_context(Producer(name_servers, group="shop"))
+        producer = stack.enter_context(Producer(name_servers, group="shop", trace=True))
         for number in range(SENT):
             body = json.dumps({"order": number, "name": HOSTILE}).encode()
             producer.send(Message("orders", body, tags="new", keys=[f"order-{number}"]))
@@ -115,7 +117,7 @@ def members(name_servers: str) -> ExitStack:
             running.enter_context(
                 PushConsumer(
                     name_servers, group=group, subscriptions={topic: "*"}, handler=handler,
-                    start_from=StartFrom.FIRST, retries_max=retries,
+                    start_from=StartFrom.FIRST, retries_max=retries, trace=True,
                 )
             )  # fmt: skip
         wait_until(lambda: bool(admin.dead_letters("ledger").letters), timeout=WAIT_S)
@@ -351,6 +353,88 @@ def replicas(served: Served) -> list[tuple[int, str, bool]]:
     return [(each["id"], each["role"], each["alive"]) for each in found["replicas"]]
 
 
+class Undecided:
+    """A local transaction that does not end."""
+
+    def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.UNKNOWN
+
+    def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.UNKNOWN
+
+
+def test_what_waits_is_shown_and_a_timer_is_recalled(served: Served) -> None:
+    name_servers = served.cluster.namesrv
+    served.post("/topics/create", topic="later", queues=1)
+    with (
+        Producer(name_servers, group="shop") as producer,
+        TransactionProducer(name_servers, group="bank", listener=Undecided()) as bank,
+    ):
+        timer = producer.send(Message("later", b"later", keys=["timer-1"], delay=7200))
+        producer.send(Message("later", b"delayed", keys=["delayed-1"], delay_level=18))
+        half = bank.send_in_transaction(Message("later", b"half", keys=["half-1"])).receipt
+
+    def of_broker() -> Any:
+        return served.get("/timers/broker", broker=served.broker, topic="later")
+
+    wait_until(lambda: bool(of_broker()["timers"]), timeout=WAIT_S)
+    found = of_broker()
+    assert found["source"] == ("list" if served.cluster.target == "comet" else "newest records")
+    [row] = found["timers"]
+    assert (row["id"], row["keys"]) == (timer.message_id, "timer-1")
+    wait_until(
+        lambda: {each["level"]: each["waiting"] for each in of_broker()["levels"]}.get(18) == 1,
+        timeout=WAIT_S,
+    )
+    [delayed] = served.get("/timers/level", broker=served.broker, level=18)["messages"]
+    assert (delayed["topic"], delayed["row"]["keys"]) == ("later", ["delayed-1"])
+    [waiting] = served.get("/transactions", topic="later")["messages"]
+    assert (waiting["id"], waiting["group"]) == (half.message_id, "bank")
+
+    form = {"topic": "later", "handle": row["handle"]}
+    assert served.get("/timers/recall", **form)["timers"][0]["id"] == timer.message_id
+    assert served.post("/timers/recall", **form)["ids"] == [timer.message_id]
+
+    def states() -> list[str]:
+        timers = served.get("/timers/find", topic="later", key="timer-1")["timers"]
+        return [each["state"] for each in timers]
+
+    wait_until(lambda: states() == ["recalled"], timeout=WAIT_S)
+
+
+def test_a_message_is_followed_and_delivered_again(served: Served) -> None:
+    [row] = served.get("/messages", topic="orders", key="order-7")["messages"]
+    place = {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+    wait_until(lambda: committed(served) >= SENT, timeout=WAIT_S)
+    groups = served.get("/messages/groups", **place)["groups"]
+    assert {each["group"]: each["state"] for each in groups}["billing"] == "consumed"
+    [book] = served.get("/messages", topic="books", key="book-1")["messages"]
+    of_book = {name: book[name] for name in ("topic", "broker", "queue", "offset")}
+    wait_until(
+        lambda: (
+            [each["state"] for each in served.get("/messages/groups", **of_book)["groups"]]
+            == ["dead-lettered"]
+        ),
+        timeout=WAIT_S,
+    )
+
+    def steps() -> list[dict[str, Any]]:
+        response = httpx.get(
+            f"{served.url}/api/messages/trace", params={"id": row["id"]}, timeout=WAIT_S
+        )
+        found: list[dict[str, Any]] = response.json().get("steps", [])
+        return found
+
+    wait_until(lambda: len(steps()) == 2, timeout=WAIT_S)
+    assert [(each["event"], each["group"]) for each in steps()] == [
+        ("send", "shop"), ("consume", "billing"),
+    ]  # fmt: skip
+    made = served.post("/messages/deliver", **place, group="billing")
+    assert made["result"] == "CR_SUCCESS"
+    listed = served.get("/messages/by-time", topic="orders", since="1h")
+    assert row in listed["messages"]
+
+
 Look = Callable[[str, int, str], Any]
 
 
@@ -396,8 +480,11 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(served: Served, loo
         "/groups/reset?group=billing&topic=orders", "/messages?topic=orders&key=order-7",
         f"/messages/message?{urlencode({'topic': '%DLQ%ledger', **place})}",
         "/messages/by-time?topic=orders&since=1h", f"/messages/groups?{of_row}",
-        f"/messages/trace?id={row['id']}&trace_topic=orders",
+        f"/messages/trace?id={row['id']}",
         f"/messages/deliver?{of_row}&group=billing", f"/messages/resend?{of_row}",
+        "/timers", f"/timers/broker?broker={served.broker}", "/timers/recall",
+        f"/timers/level?broker={served.broker}&level=18", "/timers/find?topic=later&key=timer-1",
+        "/transactions", "/transactions/discarded", "/transactions/resume",
         "/dead-letters", "/dead-letters/group?group=ledger&since=1h",
         "/dead-letters/reasons?group=ledger", "/dead-letters/resend?group=ledger",
         "/cluster",

@@ -21,10 +21,12 @@ the audit log. It needs no template. A new feature is a new folder and a line in
      │
     guard                        looks at each request first: site, session, headers
      │
-    overview · topics · static_topics · groups · messages · dead_letters · cluster · settings
-    accounts · doctor            the features
+    overview · topics · static_topics · groups · messages · dead_letters · timers · transactions
+    cluster · settings · accounts · doctor      the features
      │
     openapi
+     │
+    downloads                    `Download`: files that are made while they are sent
      │
     changes · forms              `Change`: from a form to a preview and a result
     live · charts                `Live`: parts of pages as server-sent events; lines over time
@@ -32,6 +34,8 @@ the audit log. It needs no template. A new feature is a new folder and a line in
     access                       users, sessions, sign-in by password or provider, the audit log
      │
     config                       the table of a TOML file: provider, accounts of roles
+     │
+    stored_messages              messages in lists, ranges of queue offsets in addresses
      │
     pages                        `Page`: from a request to a struct, from a struct to HTML or JSON
      │

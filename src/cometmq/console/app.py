@@ -27,7 +27,9 @@ from cometmq.console import (
     overview,
     settings,
     static_topics,
+    timers,
     topics,
+    transactions,
 )
 from cometmq.console.access import audit_page
 from cometmq.console.access.audit import AuditLog
@@ -139,6 +141,8 @@ class Console:
             *groups.pages(self._histories),
             *messages.PAGES,
             *dead_letters.PAGES,
+            *timers.PAGES,
+            *transactions.PAGES,
             *cluster.PAGES,
             *settings.PAGES,
             *accounts.PAGES,
@@ -153,6 +157,8 @@ class Console:
                 *topics.CHANGES,
                 *messages.CHANGES,
                 *dead_letters.CHANGES,
+                *timers.CHANGES,
+                *transactions.CHANGES,
                 *static_topics.CHANGES,
                 *groups.CHANGES,
                 *cluster.CHANGES,

@@ -431,14 +431,40 @@ class Brokers(AdminCore):
         found: list[TimerMessage] = []
         begin_ms: int | None = 0
         while begin_ms is not None and len(found) < limit:
-            header = ListTimerMessagesRequest(
-                topic=topic, key=key, begin_ms=begin_ms, max_num=limit - len(found)
+            messages, begin_ms = await self.waiting_timers_after(
+                address, begin_ms, topic=topic, key=key, limit=limit - len(found)
             )
-            response = await self.call(address, RequestCode.LIST_TIMER_MESSAGES, header)
-            found += TimerMessages.decode(response.body).messages
-            next_ms = response.header(ListTimerMessagesResponse).next_ms
-            begin_ms = None if next_ms is None or next_ms <= begin_ms else next_ms
+            found += messages
         return found[:limit]
+
+    async def waiting_timers_after(
+        self,
+        address: str,
+        begin_ms: int,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+    ) -> tuple[list[TimerMessage], int | None]:
+        """Return timed messages that are due from a time on, and the time to go on with.
+
+        Args:
+            address: of the broker.
+            begin_ms: in ms since 1970.
+            topic, key, limit: as in `waiting_timers`.
+
+        Returns:
+            Messages, none if the broker has looked at many seconds without one, and the
+            ``begin_ms`` of the next call, or None at the end.
+
+        Raises:
+            ResponseError: as in `waiting_timers`.
+        """
+        header = ListTimerMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, max_num=limit)
+        response = await self.call(address, RequestCode.LIST_TIMER_MESSAGES, header)
+        messages = TimerMessages.decode(response.body).messages
+        next_ms = response.header(ListTimerMessagesResponse).next_ms
+        return messages, None if next_ms is None or next_ms <= begin_ms else next_ms
 
     async def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.

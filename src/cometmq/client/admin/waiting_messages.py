@@ -14,7 +14,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from cometmq.protocol.recall_handle import RecallHandle
 
 SLOT_MS_MAX = 1_000
@@ -103,20 +103,25 @@ class WaitingMessages(MessagePages):
             with_key = await self.timer_messages(topic, key, unique_id=False)
             for message_id in sorted({each.message_id for each in with_key}):
                 records += await self.timer_messages(topic, message_id)
-        recalls = [each for each in records if names.TIMER_DEL_UNIQKEY in each.properties]
-        now = now_ms()
-        return [
-            FoundTimer(
-                each,
-                timer_due_ms(each),
-                TimerState.RECALLED
-                if any(_recalls(recall, each) for recall in recalls)
-                else timer_state(timer_due_ms(each), now),
-                timer_handle(topic, each),
-            )
-            for each in records
-            if names.TIMER_DEL_UNIQKEY not in each.properties
-        ]
+        return timers_in(records)
+
+    async def newest_timers(self, broker: str, *, limit: int = 500) -> list[FoundTimer]:
+        """Return the timer messages among the newest records of a broker's timer topic.
+
+        Brokers of RocketMQ have no other list. An older record may wait as well.
+
+        Args:
+            broker: the name of the broker.
+            limit: the most records to read, at most 1,000.
+        """
+        queue = MessageQueue(TIMER_TOPIC, broker, 0)
+        try:
+            low, high = await self._offsets.bounds(queue)
+        except (TopicNotFoundError, QueueNotFoundError):  # a broker without timers
+            return []
+        ranges = {queue: range(max(low, high - limit), high)}
+        page = await self.messages_by_time(TIMER_TOPIC, limit=limit, ranges=ranges)
+        return timers_in(page.messages)
 
     async def half_messages(self, broker: str, *, limit: int = PAGE_MAX) -> HalfMessages:
         """Return the half messages of a broker whose transactions are undecided.
@@ -159,6 +164,29 @@ class WaitingMessages(MessagePages):
                 return found, 0
             found, rest = found + page.messages, page.rest
         return found, sum(map(len, rest.values()))
+
+
+def timers_in(records: Iterable[StoredMessage]) -> list[FoundTimer]:
+    """Return the timer messages of records of the timer topic, with their states.
+
+    A message that waits long is stored several times; the last record counts.
+    """
+    chosen = list(records)
+    recalls = [each for each in chosen if names.TIMER_DEL_UNIQKEY in each.properties]
+    now = now_ms()
+    found: dict[tuple[str, str, int], FoundTimer] = {}
+    for each in chosen:
+        if names.TIMER_DEL_UNIQKEY in each.properties:
+            continue
+        due_ms = timer_due_ms(each)
+        is_recalled = any(_recalls(recall, each) for recall in recalls)
+        found[each.broker_name, each.message_id, due_ms] = FoundTimer(
+            each,
+            due_ms,
+            TimerState.RECALLED if is_recalled else timer_state(due_ms, now),
+            timer_handle(each.properties.get(names.REAL_TOPIC, ""), each),
+        )
+    return list(found.values())
 
 
 def undecided(halves: Iterable[StoredMessage], decided: set[int]) -> list[StoredMessage]:

@@ -1168,6 +1168,10 @@ class AdminClient(base.Blocking):
         """Find timer messages of a topic by the unique id of the sender, or by a key."""
         return self._run(self._inner.find_timers(topic, key))
 
+    def newest_timers(self, broker: str, *, limit: int = 500) -> list[FoundTimer]:
+        """Return the timer messages among the newest records of a broker's timer topic."""
+        return self._run(self._inner.newest_timers(broker, limit=limit))
+
     def half_messages(self, broker: str, *, limit: int = PAGE_MAX) -> HalfMessages:
         """Return the half messages of a broker whose transactions are undecided."""
         return self._run(self._inner.half_messages(broker, limit=limit))
@@ -1679,6 +1683,20 @@ class AdminClient(base.Blocking):
     ) -> list[TimerMessage]:
         """Return timed messages that wait on a broker of CometMQ, in the order of their times."""
         return self._run(self._inner.waiting_timers(address, topic=topic, key=key, limit=limit))
+
+    def waiting_timers_after(
+        self,
+        address: str,
+        begin_ms: int,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+    ) -> tuple[list[TimerMessage], int | None]:
+        """Return timed messages that are due from a time on, and the time to go on with."""
+        return self._run(
+            self._inner.waiting_timers_after(address, begin_ms, topic=topic, key=key, limit=limit)
+        )
 
     def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.admin.waiting_messages import decided_offsets, timer_state, undecided
+from cometmq.client.admin.waiting_messages import (
+    TimerState,
+    decided_offsets,
+    timer_state,
+    timers_in,
+    undecided,
+)
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import HALF_TOPIC
+from cometmq.model.topic import HALF_TOPIC, TIMER_TOPIC
+from cometmq.protocol.recall_handle import decode_handle
 from support.clients.consumer_inputs import stored_in
 
+TIMER_QUEUE = MessageQueue(TIMER_TOPIC, "broker-a", 0)
+FAR_MS = 2**45
+"""A time that tests do not reach."""
 HALF_QUEUE = MessageQueue(HALF_TOPIC, "broker-a", 0)
 
 
@@ -17,6 +27,23 @@ HALF_QUEUE = MessageQueue(HALF_TOPIC, "broker-a", 0)
 )
 def test_a_timer_is_past_when_the_second_of_its_slot_is_over(due_ms: int, state: str) -> None:
     assert timer_state(due_ms, 5_000).value == state
+
+
+def test_a_timer_that_was_stored_again_is_there_once_and_a_recall_is_none() -> None:
+    common = {"REAL_TOPIC": "alarms", "TIMER_OUT_MS": str(FAR_MS)}
+    records = [
+        stored_in(TIMER_QUEUE, 0, properties={**common, "UNIQ_KEY": "a"}),
+        stored_in(TIMER_QUEUE, 1, properties={**common, "UNIQ_KEY": "b"}),
+        stored_in(TIMER_QUEUE, 2, properties={**common, "UNIQ_KEY": "a", "TIMER_ROLL_TIMES": "1"}),
+        stored_in(
+            TIMER_QUEUE, 3, properties={**common, "UNIQ_KEY": "b", "TIMER_DEL_UNIQKEY": "alarms+b"}
+        ),
+    ]
+    rolled, recalled = timers_in(records)
+
+    assert (rolled.message.queue_offset, rolled.state) == (2, TimerState.WAITING)
+    assert recalled.state is TimerState.RECALLED
+    assert decode_handle(rolled.handle)[:2] == ("alarms", "broker-a")
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ class Undecided:
 
 
 def test_what_waits_is_shown_and_a_timer_is_recalled(served: Served) -> None:
-    name_servers = served.cluster.namesrv
+    name_servers = served.name_servers
     served.post("/topics/create", topic="later", queues=1)
     with (
         Producer(name_servers, group="shop") as producer,
@@ -379,7 +379,9 @@ def test_what_waits_is_shown_and_a_timer_is_recalled(served: Served) -> None:
 
     wait_until(lambda: bool(of_broker()["timers"]), timeout=WAIT_S)
     found = of_broker()
-    assert found["source"] == ("list" if served.cluster.target == "comet" else "newest records")
+    address = served.get("/cluster")["clusters"][0]["brokers"][0]["address"]
+    ours = served.get("/settings/server", address=address)["is_cometmq"]
+    assert found["source"] == ("list" if ours else "newest records")
     [row] = found["timers"]
     assert (row["id"], row["keys"]) == (timer.message_id, "timer-1")
     wait_until(

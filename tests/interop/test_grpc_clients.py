@@ -27,7 +27,7 @@ EXPECTED = Counter(
         "push normal again b  {} - 1",
         "push normal again b  {} - 2",
         *(f"push fifo f{number} -  {{}} g 1" for number in range(3)),
-        "simple late late", "simple half committed", "simple half checked",
+        "push late late -  {} - 1", "simple half committed", "simple half checked",
         "checked true", "pushed true",
     ]
 )  # fmt: skip

@@ -20,7 +20,7 @@ from rocketmq import (
 
 WAIT_S = 30.0
 printing = threading.Lock()
-left = 6
+left = 7
 pushed, checked = threading.Event(), threading.Event()
 
 
@@ -61,11 +61,11 @@ def message(topic, body, **more):
 
 def main():
     configuration = ClientConfiguration(sys.argv[1], Credentials())
-    topics = {"normal": FilterExpression("a || b"), "fifo": FilterExpression()}
+    every = FilterExpression()
+    topics = {"normal": FilterExpression("a || b"), "fifo": every, "late": every}
     consumer = PushConsumer(configuration, "python-push", Listener(), topics)
     consumer.startup()
-    topics = {"late": FilterExpression(), "half": FilterExpression()}
-    simple = SimpleConsumer(configuration, "python-simple", topics, await_duration=5)
+    simple = SimpleConsumer(configuration, "python-simple", {"half": every}, await_duration=5)
     simple.startup()
     producer = Producer(configuration, ("normal", "fifo", "late", "half"), checker=Checker())
     producer.startup()
@@ -86,7 +86,7 @@ def main():
     transaction.rollback()
     transaction = producer.begin_transaction()
     producer.send(message("half", "checked"), transaction)
-    missing = 3
+    missing = 2
     while missing:
         for found in simple.receive(16, 30):
             simple.change_invisible_duration(found, 60)

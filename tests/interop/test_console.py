@@ -299,6 +299,11 @@ def test_an_old_cluster_has_plain_accounts_and_says_what_it_lacks(tmp_path: Path
             "/accounts/plain/set", status=502, access_key="other-service", secret_key="brief"
         )
         assert "***" in short["error"]  # the broker repeats the key
+        [timers] = served.get("/timers")["brokers"]
+        assert (timers["timers"], timers["error"]) == (None, "")
+        assert served.get("/timers/broker", broker="broker-a")["source"] == "none"
+        assert served.get("/transactions")["brokers"][0]["error"] == ""
+        assert served.get("/transactions/discarded")["messages"] == []
         failed = served.get("/audit", search="failed")["entries"]
         assert [("brief" in each["result"], "***" in each["result"]) for each in failed] == [
             (False, True)
@@ -590,3 +595,27 @@ def test_a_setting_is_changed_by_keyboard_after_a_preview(served: Served, look: 
     page.context.close()
     found = served.get("/settings/server", address=server["address"], search="HousekeepingInterval")
     assert found["settings"][0]["value"] == "30000"
+
+
+@pytest.mark.needs("chromium")
+def test_a_dead_letter_is_chosen_and_sent_again_in_the_browser(served: Served, look: Look) -> None:
+    [row] = served.get("/dead-letters/reasons", group="ledger")["reasons"]
+    assert HOSTILE.replace("1", "#") in row["reason"]
+    page = look(f"{served.url}/dead-letters", 1200, "light")
+    page.get_by_role("row", name="ledger").get_by_role("link", name="By reason").press("Enter")
+    page.get_by_role("link", name="cannot book").press("Enter")
+    page.get_by_role("checkbox", name="Choose").first.press("Space")
+    page.get_by_role("button", name="Send the chosen ones again").press("Enter")
+    page.get_by_role("combobox", name="To").select_option("topic")
+    page.get_by_role("button", name="Preview").press("Enter")
+    page.get_by_text("Nothing was done yet").wait_for()
+    assert "planned" in page.locator("main").text_content()
+    page.get_by_role("button", name="Send dead letters again").press("Enter")
+    page.get_by_text("Done.").wait_for()
+    with page.expect_download() as download:
+        page.goto(f"{served.url}/dead-letters/group?group=ledger")
+        page.get_by_role("link", name="Export as JSON lines").press("Enter")
+    lines = download.value.path().read_text().splitlines()
+    assert json.loads(lines[0])["original_topic"] == "books"
+    assert page.locator("main img").count() == 0
+    page.context.close()

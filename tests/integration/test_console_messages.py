@@ -25,6 +25,7 @@ from cometmq.client import (
 )
 from cometmq.console.app import Console, Options
 from cometmq.console.dead_letters import resends
+from cometmq.model.times import now_ms
 from cometmq.testing import ThreadedCluster
 from support.checks.waiting import until
 from support.clients.console_visits import change, read, visitor
@@ -410,7 +411,9 @@ async def test_timers_are_listed_found_and_recalled(
         await producer.send(Message("alarms", b"x", keys=[f"a{number}"], delay=3600 + number))
         for number in range(60)
     ]
-    await producer.send(Message("letters", b"y", keys=["l"], delay=7200))
+    noon = now_ms() // 1000 * 1000 + 7_200_000
+    for _ in range(51):
+        await producer.send(Message("letters", b"y", keys=["l"], deliver_at=noon))
 
     async def waiting(**query: Any) -> Any:
         [broker] = (await read(visits, "/timers"))["brokers"]
@@ -421,18 +424,17 @@ async def test_timers_are_listed_found_and_recalled(
 
     await until(are_there)
     [broker] = (await read(visits, "/timers"))["brokers"]
-    assert (broker["timers"], broker["topics"], broker["error"]) == (61, 2, "")
+    assert (broker["timers"], broker["topics"], broker["error"]) == (111, 2, "")
     first = await waiting()
     assert first["counts"] == [
-        {"topic": "alarms", "waiting": 60}, {"topic": "letters", "waiting": 1},
+        {"topic": "alarms", "waiting": 60}, {"topic": "letters", "waiting": 51},
     ]  # fmt: skip
     second = await waiting(after_ms=first["after_ms"])
-    assert [len(each["timers"]) for each in (first, second)] == [50, 11]
-    assert (first["source"], second["after_ms"]) == ("list", None)
-    keys = [each["keys"] for part in (first, second) for each in part["timers"]]
-    assert keys == [*(f"a{number}" for number in range(60)), "l"]
-    [one] = (await waiting(topic="letters"))["timers"]
-    assert one["keys"] == "l"
+    third = await waiting(after_ms=second["after_ms"])
+    assert [len(each["timers"]) for each in (first, second, third)] == [50, 10, 50]
+    assert (first["source"], third["after_ms"], third["left_out"]) == ("list", None, 1)
+    keys = [each["keys"] for part in (first, second, third) for each in part["timers"]]
+    assert keys == [*(f"a{number}" for number in range(60)), *50 * ["l"]]
     page = (await visits.get("/timers/broker", params={"broker": broker["broker"]})).text
     assert 'href="/timers/recall?topic=alarms&amp;handle=' in page
 

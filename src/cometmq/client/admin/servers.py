@@ -431,7 +431,7 @@ class Brokers(AdminCore):
         found: list[TimerMessage] = []
         begin_ms: int | None = 0
         while begin_ms is not None and len(found) < limit:
-            messages, begin_ms = await self.waiting_timers_after(
+            messages, begin_ms, _ = await self.waiting_timers_after(
                 address, begin_ms, topic=topic, key=key, limit=limit - len(found)
             )
             found += messages
@@ -445,7 +445,7 @@ class Brokers(AdminCore):
         topic: str | None = None,
         key: str | None = None,
         limit: int = 100,
-    ) -> tuple[list[TimerMessage], int | None]:
+    ) -> tuple[list[TimerMessage], int | None, int]:
         """Return timed messages that are due from a time on, and the time to go on with.
 
         Args:
@@ -454,17 +454,19 @@ class Brokers(AdminCore):
             topic, key, limit: as in `waiting_timers`.
 
         Returns:
-            Messages, none if the broker has looked at many seconds without one, and the
-            ``begin_ms`` of the next call, or None at the end.
+            Messages, none if the broker has looked at many seconds without one; the ``begin_ms`` of
+            the next call, or None at the end; and how many messages of the same second as the last
+            one are left out.
 
         Raises:
             ResponseError: as in `waiting_timers`.
         """
-        header = ListTimerMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, max_num=limit)
-        response = await self.call(address, RequestCode.LIST_TIMER_MESSAGES, header)
+        request = ListTimerMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, max_num=limit)
+        response = await self.call(address, RequestCode.LIST_TIMER_MESSAGES, request)
         messages = TimerMessages.decode(response.body).messages
-        next_ms = response.header(ListTimerMessagesResponse).next_ms
-        return messages, None if next_ms is None or next_ms <= begin_ms else next_ms
+        header = response.header(ListTimerMessagesResponse)
+        is_end = header.next_ms is None or header.next_ms <= begin_ms
+        return messages, None if is_end else header.next_ms, header.left_out
 
     async def stop_writing(self, broker: str, *, servers: Iterable[str] | None = None) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.

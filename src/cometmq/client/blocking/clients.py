@@ -1692,7 +1692,7 @@ class AdminClient(base.Blocking):
         topic: str | None = None,
         key: str | None = None,
         limit: int = 100,
-    ) -> tuple[list[TimerMessage], int | None]:
+    ) -> tuple[list[TimerMessage], int | None, int]:
         """Return timed messages that are due from a time on, and the time to go on with."""
         return self._run(
             self._inner.waiting_timers_after(address, begin_ms, topic=topic, key=key, limit=limit)

@@ -121,6 +121,8 @@ class TimersOfBroker(msgspec.Struct):
     counts_total: int
     timers: list[WaitingTimer]
     """The next ones first."""
+    left_out: int
+    """Messages of the same second as the last one that the page does not have."""
     after_ms: int | None
     """Where the next page begins; None at the end."""
     levels: list[DelayLevel]
@@ -216,13 +218,15 @@ async def of_broker(reads: Reads, query: BrokerQuery) -> TimersOfBroker:
     errors: list[str] = []
     figures = await reads.admin.broker_runtime_info(address)
     counts = await _counts(reads, address)
-    shown = sorted((counts or {}).items(), key=lambda each: (-each[1], each[0]))
+    shown = sorted(
+        (each for each in (counts or {}).items() if each[1]), key=lambda each: (-each[1], each[0])
+    )
     source: Literal["list", "newest records", "none"] = "list" if counts is not None else "none"
     timers: list[WaitingTimer] = []
-    after_ms, read = None, 0
+    after_ms, read, left_out = None, 0, 0
     if counts is not None:
         try:
-            timers, after_ms = await _listed(reads, address, query)
+            timers, after_ms, left_out = await _listed(reads, address, query)
         except ResponseError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -233,9 +237,10 @@ async def of_broker(reads: Reads, query: BrokerQuery) -> TimersOfBroker:
         query.broker,
         source,
         read,
-        [TopicCount(*each) for each in shown[:TOPICS_SHOWN] if each[1]],
+        [TopicCount(*each) for each in shown[:TOPICS_SHOWN]],
         len(shown),
         timers,
+        left_out,
         after_ms,
         [
             DelayLevel(level, delays.get(level), end - begin)
@@ -326,13 +331,14 @@ async def _counts(reads: Reads, address: str) -> dict[str, int] | None:
 
 async def _listed(
     reads: Reads, address: str, query: BrokerQuery
-) -> tuple[list[WaitingTimer], int | None]:
-    """Return what a broker of CometMQ lists, and where the next page begins."""
+) -> tuple[list[WaitingTimer], int | None, int]:
+    """Return what a broker of CometMQ lists, where the next page begins, and what is left out."""
     found: list[TimerMessage] = []
+    left_out = 0
     after_ms: int | None = query.after_ms
     for _ in range(CALLS_MAX):
         assert after_ms is not None
-        messages, after_ms = await reads.admin.waiting_timers_after(
+        messages, after_ms, left_out = await reads.admin.waiting_timers_after(
             address, after_ms, topic=query.topic or None, key=query.key or None,
             limit=MESSAGES_SHOWN,
         )  # fmt: skip
@@ -346,7 +352,7 @@ async def _listed(
         )
         for each in found
     ]
-    return rows, after_ms
+    return rows, after_ms, left_out
 
 
 async def _read_back(reads: Reads, query: BrokerQuery) -> tuple[list[WaitingTimer], int]:

@@ -12,7 +12,7 @@ from cometmq.console.changes import Change
 from cometmq.console.forms import Form
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import Reads
-from cometmq.model.errors import InvalidMessageError
+from cometmq.model.errors import CometError, InvalidMessageError
 from cometmq.protocol.recall_handle import decode_handle
 
 Handle = Annotated[
@@ -52,6 +52,8 @@ class Recalled(msgspec.Struct):
 
     topic: str
     ids: list[str]
+    not_recalled: list[str]
+    """The ids of others, with the reason."""
 
 
 async def _handles(reads: Reads, form: RecallTimer) -> list[str]:
@@ -92,9 +94,21 @@ async def to_recall(reads: Reads, form: RecallTimer) -> TimersToRecall:
 
 
 async def recall(reads: Reads, form: RecallTimer) -> Recalled:
-    """Recall the messages."""
-    ids = [await reads.admin.recall(form.topic, handle) for handle in await _handles(reads, form)]
-    return Recalled(form.topic, ids)
+    """Recall the messages; an error of one does not keep the others.
+
+    Raises:
+        CometError: none was recalled.
+    """
+    ids: list[str] = []
+    errors: list[tuple[str, CometError]] = []
+    for handle in await _handles(reads, form):
+        try:
+            ids.append(await reads.admin.recall(form.topic, handle))
+        except CometError as error:
+            errors.append((decode_handle(handle).message_id, error))
+    if not ids:
+        raise errors[0][1]
+    return Recalled(form.topic, ids, [f"{name}: {error}" for name, error in errors])
 
 
 def _number(text: str) -> int:

@@ -22,7 +22,7 @@ _OF_KIND: dict[TrackKind, tuple[State, str]] = {
     TrackKind.CONSUMED: ("consumed", ""),
     TrackKind.CONSUMED_BUT_FILTERED: ("filtered", "the subscription does not match its tag"),
     TrackKind.NOT_CONSUME_YET: ("not consumed yet", ""),
-    TrackKind.PULL: ("unknown", "the members pull queues of their choice"),
+    TrackKind.PULL: ("unknown", "the members pull queues of their choice, or pop"),
     TrackKind.BROADCAST: ("unknown", "broadcast: each member stores its own offsets"),
     TrackKind.UNKNOWN: ("unknown", ""),
 }
@@ -119,8 +119,11 @@ def standing_of(
     elif copies.scheduled:
         state, detail = "retry waits", f"retry {copies.scheduled[-1].reconsume_times}"
     elif copies.retries:
-        state = "consumed" if is_retry_consumed else "not consumed yet"
         detail = f"retry {copies.retries[-1].reconsume_times}"
+        if track.kind is TrackKind.PULL:  # pops acknowledge each message, which no offset shows
+            state, detail = "unknown", f"{detail}; offsets do not show acknowledgements"
+        else:
+            state = "consumed" if is_retry_consumed else "not consumed yet"
     places = [_place(each) for each in (*copies.retries, *copies.dead_letters)]
     return Standing(track.group, state, detail, committed, retries, places)
 

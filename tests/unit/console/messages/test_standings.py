@@ -51,6 +51,14 @@ def test_what_redelivery_has_stored_counts_before_the_offset() -> None:
     assert state(Redelivery([retry], [], [dead]), is_retry_consumed=True) == ("dead-lettered", 2)
 
 
+def test_offsets_do_not_show_what_pop_consumers_acknowledge() -> None:
+    copies = Redelivery([stored(0, topic="%RETRY%poppers_orders")], [], [])
+    track = Track("poppers", TrackKind.PULL)
+    found = standing_of(track, copies, MESSAGE, is_retry_consumed=True)
+    assert (found.state, found.retries) == ("unknown", 1)
+    assert found.detail == "retry 0; offsets do not show acknowledgements"
+
+
 def test_an_error_of_the_offset_makes_the_state_unknown() -> None:
     track = Track("clerks", TrackKind.NOT_ONLINE, why="no broker")
     found = standing_of(track, NONE, MESSAGE, is_retry_consumed=False)

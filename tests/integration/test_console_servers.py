@@ -206,6 +206,12 @@ async def test_users_and_policies_are_created_changed_and_deleted(
     assert (await read(visits, "/accounts"))["users"] == []
     assert "there is no user app" in await made("/accounts/users/delete", user="app")
     prefilled = await visits.get("/accounts/users/create", params={"password": SECRET})
+    schemas = (await visits.get("/api/openapi.json")).json()["components"]["schemas"]
+    assert schemas["CreateUser"]["properties"]["password"]["writeOnly"] is True
+    assert (
+        "no broker 127.0.0.1:1"
+        in (await read(visits, "/accounts", 404, broker="127.0.0.1:1"))["error"]
+    )
     audit = (await visits.get("/audit")).text
     for text in (*shown, prefilled.text, audit, (tmp_path / "audit.log").read_text(), caplog.text):
         assert SECRET not in text
@@ -467,6 +473,8 @@ async def test_accounts_settings_and_elections_are_for_administrators(
         for change in console.changes:
             if change.path in of_administrators:
                 assert (await visits.post(change.api, json={})).status_code == 403, change.path
+                if change.preview:
+                    assert (await visits.get(change.api)).status_code == 403, change.path
         page = (await visits.get("/settings")).text
         assert ">Accounts<" not in page
         assert (await visits.get("/doctor/run")).status_code == 200

@@ -35,7 +35,13 @@ T = TypeVar("T")
 SECRET_CHARS_MAX = 4096
 ENTRIES_MAX = 200
 Secret = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=SECRET_CHARS_MAX, extra={"secret": True})
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=SECRET_CHARS_MAX,
+        extra={"secret": True},
+        extra_json_schema={"format": "password", "writeOnly": True},
+    ),
 ]
 Lines = Annotated[list[str], msgspec.Meta(max_length=ENTRIES_MAX)]
 Brokers = Annotated[

@@ -47,7 +47,7 @@ from verdict import ROUNDS_MIN, verdict  # noqa: E402
 
 from cometmq.remoting.ports import free_ports  # noqa: E402
 
-COUNT = 2000
+COUNT = 1500
 CONCURRENCY = 2
 LOADS = {
     "prefork, multiplier 4": ("prefork", 4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import uuid
@@ -461,3 +462,42 @@ def test_a_cluster_without_a_broker_is_a_lost_connection_which_workers_retry() -
 def test_the_scheme_is_known_and_kombus_own_rocketmq_would_win() -> None:
     assert kombu.Connection("cometmq://").transport_cls == "cometmq"
     assert issubclass(cometmq.kombu.Transport, kombu.transport.virtual.Transport)
+
+
+def test_bindings_are_on_each_master_so_that_any_of_them_may_be_away() -> None:
+    with ThreadedCluster(brokers=2) as cluster:
+        url, exchange = f"cometmq://{cluster.name_servers}", kombu.Exchange("both", "topic")
+        queue = kombu.Queue("both", exchange, "a.#")
+        with kombu.Connection(url) as here:
+            queue(here.channel()).declare()
+            link = here.transport.link
+            topic = link.names.bindings()
+
+            async def counts() -> dict[str, int]:
+                queues = await link._puller.fetch_queues(topic)
+                return {each.broker_name: (await link._puller.bounds(each)).max_offset
+                        for each in queues}  # fmt: skip
+
+            assert here.transport.run(counts()) == {"broker-0": 2, "broker-1": 2}
+            assert cluster._loop is not None
+            stopped = cluster._cluster.brokers[0].stop()
+            asyncio.run_coroutine_threadsafe(stopped, cluster._loop).result(IN_TIME_S)
+            options = {"client": OTHER_PROCESS}
+            with kombu.Connection(url, transport_options=options) as there:
+                there.Producer(exchange=exchange).publish("found", routing_key="a.b")
+            assert received(here, queue, 1) == ["found"]
+            kombu.Queue("later", exchange, "b.#")(here.channel()).declare()
+            link._complete = {"broker-0"}  # as if this master had been away until now
+            here.transport.run(link._look())
+            assert here.transport.run(counts()) == {"broker-1": 8}
+
+
+def test_a_requeue_after_the_invisible_time_stores_no_second_copy(connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("expired")
+    connection.Producer().publish("once", routing_key="expired", declare=[queue])
+    channel = connection.channel()
+    message = queue(channel).get()
+    held = channel._unsettled[message.delivery_tag]
+    connection.transport.call(held.consumer._deliveries.remove, held.message)  # as a pause does
+    message.reject(requeue=True)
+    assert channel._size("expired") == 0, "the broker redelivers it by itself"

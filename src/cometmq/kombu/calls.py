@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -156,7 +157,9 @@ class SessionCalls:
         self._hub_due = math.inf
         self._descriptor: int | None = None
         self._hub_thread = 0
-        self._is_hub_woken = self._is_stepping = self._is_gathering = False
+        self._is_hub_woken = self._is_more = self._is_stepping = self._is_gathering = False
+        self._readable: tuple[socket.socket, ...] = ()
+        """Readable for ever: the hub calls again while there is more to deliver."""
         self._flushes: Any = None
         """The timer of the next flush."""
 
@@ -226,9 +229,13 @@ class SessionCalls:
             return  # another thread of the parent may have held the lock at the fork
         self._woken.set()
         hub = self._hub
-        if hub is not None and not self._is_stepping and not self._is_hub_woken:
+        if hub is None or self._is_stepping:
+            return
+        if self._is_in_hub():
+            self._deliver_again(True)
+        elif not self._is_hub_woken:
             self._is_hub_woken = True
-            hub.call_soon(self._step)
+            hub.call_soon(self._deliver)
 
     def pump(self) -> bool:
         """Deliver what there is, and fetch more; return whether there was anything."""
@@ -243,6 +250,8 @@ class SessionCalls:
         self._descriptor = self._portal.join()
         if self._descriptor is not None:
             hub.add_reader(self._descriptor, self._step)
+        self._readable = socket.socketpair()
+        self._readable[1].send(b"\0")
         hub.call_soon(self._step)
 
     def _is_in_hub(self) -> bool:
@@ -254,17 +263,33 @@ class SessionCalls:
             return
         is_nested, self._is_stepping = self._is_stepping, True
         pause_s = self._portal.step(function)
+        self._is_stepping = is_nested
         if pause_s < HUB_S and time.monotonic() + pause_s < self._hub_due:
             self._hub_due = time.monotonic() + pause_s
             self._hub.call_later(pause_s, self._step_when_due)
-        if is_nested:
+        if self._woken.is_set() and not is_nested:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Deliver some of what there is; the worker's loop hands it to processes in between."""
+        if self._hub is None or not self._is_ours():
             return
+        self._is_hub_woken, self._is_stepping = False, True
         try:
-            while self._woken.is_set():
-                self._woken.clear()
-                self.pump()
+            self._woken.clear()
+            self.pump()
         finally:
-            self._is_stepping = self._is_hub_woken = False
+            self._is_stepping = False
+            self._deliver_again(self._woken.is_set())
+
+    def _deliver_again(self, is_more: bool) -> None:
+        """Have the worker's loop deliver in its next round, before it waits; or do not."""
+        if self._hub is not None and is_more != self._is_more:
+            self._is_more = is_more
+            if is_more:
+                self._hub.add_reader(self._readable[0], self._deliver)
+            else:
+                self._hub.remove_reader(self._readable[0])
 
     def _step_when_due(self) -> None:
         self._hub_due = math.inf
@@ -273,7 +298,14 @@ class SessionCalls:
     def leave_hub(self) -> None:
         """Deliver in no loop any more."""
         hub, self._hub = self._hub, None
-        if hub is not None and self._pid == os.getpid() and self._descriptor is not None:
-            hub.remove_reader(self._descriptor)
-            self._portal.leave()
-        self._is_hub_woken = False
+        if hub is None:
+            return
+        if self._pid == os.getpid():
+            if self._descriptor is not None:
+                hub.remove_reader(self._descriptor)
+                self._portal.leave()
+            if self._is_more:
+                hub.remove_reader(self._readable[0])
+        for each in self._readable:
+            each.close()
+        self._is_hub_woken = self._is_more = False

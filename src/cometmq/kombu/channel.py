@@ -25,8 +25,8 @@ from cometmq.kombu.messages import MalformedMessageError, decode_message
 from cometmq.kombu.session import POP_MAX, Held, Session
 from cometmq.model.times import now_ms
 
-PUMP_S = 0.01
-"""After this time of deliveries a worker's loop looks at its signals and timers."""
+PUMP_S = 0.0003
+"""After this time of deliveries a worker's loop hands tasks to processes that wait for them."""
 _tags = count(1)
 
 

@@ -61,6 +61,8 @@ RECALLS_MAX = 64
 LOOKED_UP_MAX = 10_000
 SENDS_MAX = 256
 """Messages of a batch that are sent at a time."""
+WRITE_S = 1.0
+"""How long a master may take to store a record of the bindings."""
 CLOSE_S = 5.0
 LOOK_S = 30.0
 """Interval at which bindings, and the queues of the topics of exchanges, are looked up."""
@@ -206,6 +208,8 @@ class Link:
         self._reading = asyncio.Lock()
         self._read_at = -FRESH_S
         self._offsets: dict[MessageQueue, int] = {}
+        self._complete: set[str] | None = None
+        """Masters that have all records of this process; None before the first one."""
         self._looked_up: set[str] = set()
         """Queues for which the log was read before their first message was sent."""
 
@@ -456,9 +460,20 @@ class Link:
         return route
 
     async def _write_binding(self, body: bytes) -> None:
+        """Store a record on each master, so that it is known while any of them is away."""
         topic = self.names.bindings()
         await self.ensure_topic(topic)
-        await self._producer.send(Message(topic=topic, body=body))
+        masters = {each.broker_name: each for each in await self._puller.fetch_queues(topic)}
+        sends = [
+            self._producer.send(Message(topic=topic, body=body), queue=queue, timeout=WRITE_S)
+            for queue in masters.values()
+        ]
+        found = await asyncio.gather(*sends, return_exceptions=True)
+        stored = {name for name, each in zip(masters, found, strict=True)
+                  if not isinstance(each, BaseException)}  # fmt: skip
+        self._complete = stored if self._complete is None else self._complete & stored
+        if not stored:
+            await self._producer.send(Message(topic=topic, body=body))
 
     async def _read_bindings(self) -> None:
         """Read the log of the bindings to its end."""
@@ -476,14 +491,15 @@ class Link:
                 self._topics.clear()
                 await self.ensure_topic(topic)
                 queues = await self._puller.fetch_queues(topic)
+            failure: CometError | None = None
             for queue in queues:
                 try:
                     bounds[queue] = await self._puller.bounds(queue)
-                except CometError:  # what is known routes messages to the other brokers
-                    if queue not in self._offsets:
-                        raise
-            lost = self._offsets.keys() - set(queues)
-            for queue in lost:
+                except CometError as error:  # each master has all records
+                    failure = error
+            if failure is not None and not bounds and not self._offsets:
+                raise failure
+            for queue in self._offsets.keys() - set(queues):
                 del self._offsets[queue]
             is_older = any(self._offsets.get(each, 0) > bounds[each].max_offset for each in bounds)
             if is_older:
@@ -499,13 +515,21 @@ class Link:
                         break
                     offset = self._offsets[queue] = result.next_offset
             self._read_at = began
-        if lost or is_older:
+        if is_older:
             log.warning("the log of the bindings has lost records: those of this process follow")
             await self._bindings.renew(young_ms=0)
 
     async def _look(self) -> None:
-        """Find new bindings, and queues of brokers that were away when an exchange was bound."""
+        """Find new bindings, and queues of brokers that were away when an exchange was bound.
+
+        Brokers that were away when records were written get them now.
+        """
         await self._read_bindings()
+        if self._complete is not None:
+            queues = await self._puller.fetch_queues(self.names.bindings())
+            if masters := {each.broker_name for each in queues} - self._complete:
+                self._complete |= masters  # unless a write fails
+                await self._bindings.renew(young_ms=0)
         for state in list(self._exchanges.values()):
             for queue in await self._puller.fetch_queues(self.names.exchange(state.name)):
                 if queue not in state.offsets:

@@ -18,6 +18,7 @@ from typing import Any
 from cometmq.client import (
     ClientInstance,
     CometError,
+    ReceiptExpiredError,
     SimpleConsumer,
     StartFrom,
     StoredMessage,
@@ -264,6 +265,11 @@ class Session:
     async def _replace(
         self, held: Held, body: bytes, properties: dict[str, str], *, delay_min: float
     ) -> None:
+        try:  # a broker redelivers the message itself if its invisible time is over
+            await held.consumer.extend(held.message, self.options.visibility_timeout)
+        except ReceiptExpiredError:
+            self._waiting.discard(held)
+            return
         copy = self.link.message(
             held.topic, body, keys=held.message.keys, properties=properties, delay_min=delay_min
         )

@@ -399,6 +399,27 @@ async def test_dead_letters_are_sent_again_in_parts_with_a_report(
     assert "Go on with the rest" in done
 
 
+async def test_who_may_change_nothing_sees_no_changes_but_may_export(
+    admin: AdminClient, dead_letters: str
+) -> None:
+    async with visitor(Console(admin, Options(read_only=True))) as visits:
+        found = await read(visits, "/dead-letters/group", group=dead_letters)
+        page = (await visits.get("/dead-letters/group", params={"group": dead_letters})).text
+        assert "/dead-letters/resend" not in page
+        assert 'type="checkbox"' not in page
+        assert "/dead-letters/export?" in page
+        letter = found["letters"][0]
+        place = {name: letter[name] for name in ("broker", "queue", "offset")}
+        shown = await visits.get("/messages/message", params={"topic": found["topic"], **place})
+        assert "/messages/groups?" in shown.text
+        assert "/messages/deliver" not in shown.text
+        body = await visits.get("/messages/body", params={"topic": found["topic"], **place})
+        assert body.headers["content-type"] == "application/octet-stream"
+        assert body.content.isdigit()
+        refused = await visits.post("/api/dead-letters/resend", json={"group": dead_letters})
+        assert refused.status_code == 404
+
+
 # --- timers and delay levels ----------------------------------------------------------------------
 
 

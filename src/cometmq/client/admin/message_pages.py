@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, pull_once
-from cometmq.client.admin.messages import TOOLS_GROUP, Queries
-from cometmq.client.filters import Filter
+from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client.admin.messages import Queries
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -121,21 +120,15 @@ class MessagePages(Queries):
         count = max(PULLED_MAX // max(len(merge.rest), 1), 1)
         while len(messages) < limit and size < PAGE_BYTES:
             while (queue := merge.wanting) is not None:
-                merge.add(queue, await self._pull(queue, merge.rest[queue], count))
+                offsets = merge.rest[queue]
+                most = min(PULL_MESSAGES, count, len(offsets))
+                merge.add(queue, await self.pull(queue, offsets.start, count=most))
             message = merge.take()
             if message is None:
                 break
             messages.append(message)
             size += len(body_or_stored(message))
         return MessagePage(messages, merge.rest, merge.deleted)
-
-    async def _pull(self, queue: MessageQueue, offsets: range, count: int) -> PullResult:
-        most = min(PULL_MESSAGES, count, len(offsets))
-        request = Pull(TOOLS_GROUP, queue, Filter.tags(), max_messages=most)
-        address = await self._offsets.address(queue)
-        timeout = self._instance.settings.call_timeout_ms / 1000
-        start = QueueOffset(offsets.start)
-        return await pull_once(self._instance.brokers, address, request, start, timeout=timeout)
 
 
 def check_page(topic: str, limit: int, ranges: Mapping[MessageQueue, range] | None) -> None:

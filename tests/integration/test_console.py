@@ -93,9 +93,12 @@ async def admin(cluster: ThreadedCluster) -> AsyncIterator[AdminClient]:
         yield running
 
 
-def visitor(console: Console, origin: str = ORIGIN) -> httpx.AsyncClient:
+def visitor(
+    console: Console, origin: str = ORIGIN, address: str = "127.0.0.1"
+) -> httpx.AsyncClient:
     """A browser without a script, which keeps cookies."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(console.app), base_url=origin)
+    transport = httpx.ASGITransport(console.app, client=(address, 123))
+    return httpx.AsyncClient(transport=transport, base_url=origin)
 
 
 @pytest.fixture
@@ -412,7 +415,10 @@ async def test_a_visitor_signs_in_and_out(guarded: httpx.AsyncClient, tmp_path: 
 async def test_programs_sign_in_with_json(guarded: httpx.AsyncClient) -> None:
     given = {"user": "ada", "password": PASSWORD}
     assert (await guarded.post("/api/session", data=given)).status_code == 415
-    assert (await guarded.post("/api/session", json={"user": "ada"})).status_code == 400
+    for wrong in ('{"user":"ada"}', '{"user":"a","password":"x","x":' + "[" * 4_000):
+        headers = {"content-type": "application/json"}
+        refused = await guarded.post("/api/session", content=wrong, headers=headers)
+        assert refused.status_code == 400
     assert (await guarded.post("/api/session", json=given | {"password": "x"})).status_code == 403
     assert (await guarded.post("/api/session", json=given)).json().keys() == {"form_token"}
     assert (await guarded.get("/api/topics")).status_code == 200
@@ -436,22 +442,35 @@ async def test_forms_of_other_sites_are_refused(guarded: httpx.AsyncClient, tmp_
     assert audited(tmp_path) == []
 
 
-async def test_attempts_to_sign_in_have_a_limit(guarded: httpx.AsyncClient, tmp_path: Path) -> None:
-    for _ in range(ATTEMPTS_MAX):
-        assert (await sign_in(guarded, "wrong")).status_code == 403
-    for _ in range(2):
-        refused = await sign_in(guarded, PASSWORD)
-        assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) > 0
+async def test_attempts_to_sign_in_have_a_limit(admin: AdminClient, tmp_path: Path) -> None:
+    add_user(tmp_path / "users", "ada", Role.READER, PASSWORD)
+    console = Console(admin, Options(users=tmp_path / "users"))
+    of_bob = {"user": "bob", "password": "x"}
+    async with visitor(console) as one, visitor(console, address="192.0.2.7") as other:
+        for _ in range(ATTEMPTS_MAX):
+            assert (await sign_in(one, "wrong")).status_code == 403
+        for _ in range(2):
+            refused = await sign_in(one, PASSWORD)
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) > 0
+        for _ in range(ATTEMPTS_MAX):  # they use up the attempts for no other user
+            assert (await one.post("/api/session", json=of_bob)).status_code == 429
+        assert (await other.post("/api/session", json=of_bob)).status_code == 403
     assert audited(tmp_path)[ATTEMPTS_MAX:] == [
-        ("ada", "127.0.0.1", "sign-in", "too many attempts")
+        ("ada", "127.0.0.1", "sign-in", "too many attempts"),
+        ("bob", "192.0.2.7", "sign-in", "refused"),
     ]
 
 
-async def test_a_removed_user_is_signed_out(guarded: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_a_removed_user_and_one_with_another_password_are_signed_out(
+    guarded: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
     await sign_in(guarded, PASSWORD)
     assert (await guarded.get("/api/cluster")).status_code == 200
-    (tmp_path / "users").write_text("# nobody\n")
+    users.write_text("# nobody\n")
+    assert (await guarded.get("/api/cluster")).status_code == 401
+    add_user(users, "ada", Role.READER, PASSWORD)  # with another hash, as another password has
     assert (await guarded.get("/api/cluster")).status_code == 401
 
 
@@ -466,9 +485,9 @@ async def test_a_page_above_the_role_of_a_user_is_refused(
     console = Console(admin, Options(users=tmp_path / "users"), pages)
     async with visitor(console, "http://console.example") as visits:
         await sign_in(visits, PASSWORD)
-        found = {}
+        found, line = {}, (tmp_path / "users").read_text()
         for role in Role:
-            add_user(tmp_path / "users", "ada", role, PASSWORD)
+            (tmp_path / "users").write_text(line.replace("reader", role.name.lower()))
             found[role] = [(await visits.get(each.path)).status_code for each in pages]
             apis = [(await visits.get(each.api)).status_code for each in pages]
             assert apis == found[role]
@@ -740,6 +759,9 @@ async def test_a_change_needs_its_role_its_form_and_a_log(
         ):  # fmt: skip
             assert refused.status_code == 403
         assert ">Audit<" not in (await visits.get("/topics")).text
+    assert audited(tmp_path)[1:] == 2 * [
+        ("ada", "127.0.0.1", "topics/made", "refused: expected the role operator or higher")
+    ]
     async with visitor(console) as visits:
         await visits.post("/api/session", json={"user": "bob", "password": PASSWORD})
         refused = await visits.post("/topics/made", data={**sent, "form_token": "of another"})

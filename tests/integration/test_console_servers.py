@@ -291,6 +291,9 @@ async def test_a_static_topic_is_created_and_its_queues_move(
     ] * 2
     error = await read(visits, "/topics/static/topic", 404, topic="nosuch")
     assert error["error"] == "there is no static topic nosuch"
+    for name in ("TBW102", "%RETRY%parts", "broker-0"):
+        refused = await make(visits, "/topics/static/create", 400, topic=name, queues=1)
+        assert "is a name of the brokers" in refused["error"]
     refused = await make(visits, "/topics/static/move", 502, topic="parts", brokers=["nosuch"])
     assert "known are broker-0, broker-1" in refused["error"]
 

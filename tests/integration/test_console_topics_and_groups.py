@@ -305,6 +305,7 @@ async def test_a_group_is_created_changed_and_deleted(
         ("create", {"group": "TOOLS_CONSUMER"}, 400, "a group of the brokers"),
         ("create", {"group": "a b"}, 400, "a b"),
         ("create", {"group": "x", "retry_policy": "{"}, 400, "retry_policy: expected"),
+        ("create", {"group": "x", "retry_policy": '{"x":' + "[" * 4_000}, 400, "retry_policy"),
         ("create", {"group": "x", "brokers": ["none"]}, 404, "no master of none"),
         ("change", {"group": "kept"}, 400, "nothing to change"),
         ("change", {"group": "missing", "retry_max_times": 1}, 404, "no group missing on a broker"),
@@ -319,6 +320,8 @@ async def test_a_group_is_created_changed_and_deleted(
         ("reset-queue",
          {"group": "kept", "topic": "kept", "broker": "broker-0", "queue": 0, "offset": 9},
          400, "expected one of 0 to 0"),
+        ("reset", {"group": "CID_RMQ_SYS_TRANS", "topic": "kept", "to": "2h"},
+         400, "a group of the brokers"),
         ("skip", {"group": "missing", "topic": "kept"}, 404, "no group missing"),
     ],
 )  # fmt: skip

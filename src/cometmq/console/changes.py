@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cometmq.client.errors import ClientError
 from cometmq.console.access.audit import AuditLog
+from cometmq.console.access.sessions import AttemptLimit
 from cometmq.console.access.sign_in import RefusedError, address_of, body_of, is_same
 from cometmq.console.forms import (
     Form,
@@ -29,6 +31,7 @@ from cometmq.console.forms import (
 from cometmq.console.pages import Role, TooSlowError, encoded, status_of
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.clock import Clock
 
 BODY_BYTES_MAX = 1024 * 1024
 FIELDS_MAX = 1_100
@@ -92,6 +95,7 @@ class Changes:
 
     def __init__(self, changes: Sequence[Change], site: Site, audit: AuditLog) -> None:
         self._changes, self._site, self._audit = changes, site, audit
+        self._refusals = AttemptLimit(Clock())
 
     @property
     def routes(self) -> list[Route]:
@@ -125,7 +129,7 @@ class Changes:
 
     def _sent(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            self._site.check_role(request, change.role)
+            self._check_role(request, change)
             pairs, own = await _fields(request)
             signed_in = request.state.signed_in
             shown = shown_values(change.form, pairs)
@@ -156,7 +160,7 @@ class Changes:
 
     def _sent_as_json(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            self._site.check_role(request, change.role)
+            self._check_role(request, change)
             try:
                 if request.headers.get("content-type", "").partition(";")[0] != "application/json":
                     raise RefusedError(415, "expected the content type application/json")
@@ -187,6 +191,24 @@ class Changes:
                 return JSONResponse({"error": text}, status)
 
         return respond
+
+    def _check_role(self, request: Request, change: Change) -> None:
+        """Check that the user of a request may make a change; log that one may not.
+
+        Raises:
+            HTTPException: with the status 403.
+        """
+        try:
+            self._site.check_role(request, change.role)
+        except HTTPException as error:
+            name, address = request.state.signed_in.user.name, address_of(request)
+            if not self._refusals.wait_s(name):  # so that a user cannot fill the disk of the log
+                with contextlib.suppress(OSError):
+                    self._audit.add(
+                        user=name, address=address, action=change.path.lstrip("/"),
+                        result=f"refused: {error.detail}",
+                    )  # fmt: skip
+            raise
 
     async def _make(self, request: Request, change: Change, form: Form) -> msgspec.Struct:
         """Make a change, and log it.
@@ -242,6 +264,25 @@ class Changes:
             page=change, fields=fields_of(change.form), values=values, error=error,
             preview=preview, previewed=_digest(form) if form is not None else "", result=None,
         )  # fmt: skip
+
+
+async def at_each(changes: Mapping[str, Callable[[], Awaitable[object]]]) -> None:
+    """Make the parts of a change, one after the other, until one fails.
+
+    Args:
+        changes: by what has it then, such as the name of a broker.
+
+    Raises:
+        ClientError: one failed; the text names it, and those that have the change.
+    """
+    done: list[str] = []
+    for name, make in changes.items():
+        try:
+            await make()
+        except CometError as error:
+            made = f"{', '.join(done)} has the change" if done else "nothing was changed before it"
+            raise ClientError(f"{name}: {error}; {made}") from error
+        done.append(name)
 
 
 class AuditError(CometError):

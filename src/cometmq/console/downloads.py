@@ -95,18 +95,22 @@ class Downloads:
             raise TooManyDownloadsError(
                 f"{self._running} downloads run: expected fewer; try again when one has ended"
             )
+        self._running += 1
         try:
             async with asyncio.timeout(OPEN_S):
                 file = await download.open(self._site.reads_of(request), query)
-        except TimeoutError:
-            raise TooSlowError(
-                f"the cluster did not respond within {OPEN_S:.0f} s: try again"
-            ) from None
+        except BaseException as error:
+            self._running -= 1
+            if isinstance(error, TimeoutError):
+                raise TooSlowError(
+                    f"the cluster did not respond within {OPEN_S:.0f} s: try again"
+                ) from None
+            raise
         return _Sent(self, file, download.media_type)
 
     async def send(self, sending: Awaitable[None]) -> None:
-        """Send a file, for as long as it may take; a visitor sees that one is cut off."""
-        self._running += 1
+        """Send a file that was opened, for as long as it may take; a visitor sees that one is cut
+        off."""
         try:
             async with asyncio.timeout(DOWNLOAD_S):
                 await sending

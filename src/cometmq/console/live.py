@@ -23,6 +23,10 @@ STREAM_S = 600.0
 opens the next one."""
 
 
+END_S = 5.0
+"""For the end of a stream: a viewer that reads nothing gets none."""
+
+
 class Live(NamedTuple):
     """A live part of a page. `app` makes a route of it, as of a page."""
 
@@ -117,12 +121,16 @@ class Stream:
             query = query_of(self._live.query, request.query_params.multi_items())
             async with self._live.events(streams.reads_of(request), query) as events:
                 await self._send_events(events, receive, send)
-            return
         except TooManyViewersError as error:
             response = PlainTextResponse(str(error), 503, {"Retry-After": "60"})
         except CometError as error:
             status, text = status_of(error)
             response = PlainTextResponse(text, status)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await send({"type": "http.response.body", "body": b""})
+            return
         await response(scope, receive, send)
 
     async def _send_events(
@@ -142,7 +150,6 @@ class Stream:
         with contextlib.suppress(CometError):  # the browser opens the next stream
             if not sending.cancelled():
                 sending.result()
-        await send({"type": "http.response.body", "body": b""})
 
     async def _send_each(self, events: AsyncIterator[msgspec.Struct], send: Send) -> None:
         async for each in events:

@@ -142,7 +142,7 @@ def query_of(kind: type[Query], pairs: Sequence[tuple[str, str]]) -> Query:
 def address(path: str, **parameters: object) -> str:
     """Return the address of a page with parameters; one without a value is left out."""
     given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def _time(time_ms: int | None) -> Markup | str:

@@ -8,9 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from cometmq.client import AdminClient
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, application_topics
+from cometmq.model.topic import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    application_topics,
+    check_topic_name,
+)
 from cometmq.protocol.bodies.client import ConsumerConnection
 from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.route import RegisteredBroker
@@ -44,18 +49,22 @@ class Kept(Generic[T]):
         self._seconds = seconds
         self._lock = asyncio.Lock()
         self._value: tuple[float, T] | None = None
+        self._forgotten = 0
 
     async def get(self) -> T:
         """Return the value."""
         async with self._lock:
-            kept = self._value
+            kept, forgotten = self._value, self._forgotten
             if kept is None or time.monotonic() - kept[0] > self._seconds:
-                kept = self._value = time.monotonic(), await self._read()
+                kept = time.monotonic(), await self._read()
+                if forgotten == self._forgotten:
+                    self._value = kept
             return kept[1]
 
     def forget(self) -> None:
-        """Read the value anew the next time."""
+        """Read the value anew the next time, also if it is being read now."""
         self._value = None
+        self._forgotten += 1
 
 
 class Reads:
@@ -81,6 +90,22 @@ class Reads:
     async def brokers(self) -> list[RegisteredBroker]:
         """Return the registered brokers in order of cluster, name and id, `BROKERS_MAX` at most."""
         return await self._brokers.get()
+
+    async def check_name(self, topic: str) -> None:
+        """Check that an application may have a topic of this name.
+
+        Raises:
+            InvalidNameError: no topic may.
+            ConfigError: it is a name of the brokers, or one of retries or dead letters.
+        """
+        check_topic_name(topic)
+        brokers = await self.brokers()
+        names, clusters = ({each.name for each in brokers}, {each.cluster for each in brokers})
+        if not application_topics([topic], names, clusters):
+            raise ConfigError(
+                f"{topic} is a name of the brokers, or of retries and dead letters of a group:"
+                " expected another name"
+            )
 
     async def masters(self) -> list[RegisteredBroker]:
         """Return those of them that are masters."""

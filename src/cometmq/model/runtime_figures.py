@@ -10,9 +10,10 @@ YESTERDAY, TODAY = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorn
 
 
 def number(figures: Mapping[str, str], name: str) -> int | None:
-    """Return a figure of a broker as a whole number; None if it has none."""
+    """Return a figure of a broker as a whole number; None if it has none, or one that no
+    broker can have."""
     text = figures.get(name, "")
-    return int(text) if text.removeprefix("-").isdecimal() else None
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
 
 
 def rate(figures: Mapping[str, str], *names: str) -> float | None:

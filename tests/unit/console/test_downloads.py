@@ -36,8 +36,10 @@ class Site:
         return PlainTextResponse(values["text"], status)
 
 
-def visits_of(parts: Any) -> httpx.AsyncClient:
+def visits_of(parts: Any, may_open: asyncio.Event | None = None) -> httpx.AsyncClient:
     async def open_file(_reads: Reads, query: Named) -> File:
+        if may_open is not None:
+            await may_open.wait()
         if query.name == "missing":
             raise ConfigError("expected another name")
         return File(query.name, parts())
@@ -87,3 +89,19 @@ async def test_downloads_have_a_bound_and_end_in_time(monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "DOWNLOAD_S", 0.01)
         with pytest.raises(TimeoutError):
             await visits.get("/file")
+
+
+async def test_downloads_that_are_opened_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_open = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"all"
+
+    async with visits_of(parts, may_open) as visits:
+        monkeypatch.setattr(module, "OPEN_S", 0.01)
+        slow = await asyncio.gather(*(visits.get("/file") for _ in range(DOWNLOADS_MAX + 1)))
+        assert sorted("expected fewer" in each.text for each in slow) == [
+            *[False] * DOWNLOADS_MAX, True,
+        ]  # fmt: skip
+        may_open.set()
+        assert (await visits.get("/file")).text == "all"

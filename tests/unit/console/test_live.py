@@ -12,6 +12,7 @@ import pytest
 from jinja2 import DictLoader, Environment
 
 from cometmq.client import AdminClient
+from cometmq.console import live as module
 from cometmq.console.live import Live, Stream, Streams, Viewers
 from cometmq.console.pages import Name, Query
 from cometmq.console.reads import Reads
@@ -113,3 +114,20 @@ async def test_a_stream_is_refused_with_a_status_for_too_many_viewers_and_a_wron
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"60")
     assert b"expected fewer" in refused.got[0]
     assert (wrong.status, wrong.got) == (400, [b"unknown parameter topc: expected topic"])
+
+
+async def test_a_viewer_that_reads_nothing_is_one_no_more_after_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STREAM_S", 0.01)
+    monkeypatch.setattr(module, "END_S", 0.01)
+    part = Part(viewers=1)
+
+    class Stalled(Viewer):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()  # as long as the socket is full
+
+    await part.serve(Stalled())
+    assert part.ended == ["orders"]

@@ -32,6 +32,7 @@ def test_a_query_is_read_and_written() -> None:
     assert query == Wanted(topic="%RETRY%a&b", system=True)
     assert changed(query, page=3) == "?topic=%25RETRY%25a%26b&system=true&page=3"
     assert address("/topics", topic="a b", tag=None) == "/topics?topic=a+b"
+    assert address("/topics", topic="a\ud800") == "/topics?topic=a%3F"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections import deque
@@ -15,8 +16,9 @@ from cometmq.console.pages import encoded
 from cometmq.model.errors import ConfigError
 from cometmq.system.log_format import utc_text
 
-TEXT_MAX = 128
-"""Characters of a name that a visitor chooses."""
+TEXT_MAX, RESULT_MAX = 128, 2_048
+"""Characters of a name that a visitor chooses, and of a result, which may be an error of a
+broker."""
 SHOWN_MAX = 1_000
 """Entries that the page has."""
 SHOWN_BYTES_MAX = 1024 * 1024
@@ -47,6 +49,8 @@ class AuditLog:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._is_cut_off = False
+        """Whether a full disk has the beginning of a line only; another line comes after it."""
         self._recent: deque[Entry] = deque(maxlen=SHOWN_MAX)
         if path is not None:
             try:
@@ -65,7 +69,7 @@ class AuditLog:
         Raises:
             OSError: it cannot be written, so the action must not happen.
         """
-        user = user[:TEXT_MAX]
+        user, result = user[:TEXT_MAX], result[:RESULT_MAX]
         entry = Entry(utc_text(time.time()), user, address, action, result, dict(values or {}))
         if self._path is None:
             self._recent.append(entry)
@@ -102,6 +106,11 @@ class AuditLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(self._path, flags, 0o600)
         try:
-            os.write(descriptor, line)
+            if self._is_cut_off:
+                os.write(descriptor, b"\n")
+            written = os.write(descriptor, line)
+            self._is_cut_off = written < len(line)
+            if self._is_cut_off:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)

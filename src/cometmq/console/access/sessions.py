@@ -1,4 +1,4 @@
-"""Sessions of users, which are in memory, and the limit of attempts to sign in."""
+"""Sessions of users, which are in memory, and the limit of attempts, such as to sign in."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ SESSIONS_OF_USER_MAX = 16
 IDLE_S, AGE_S = 3_600.0, 12 * 3_600.0
 """A session ends after an hour without a request, and after twelve hours in any case."""
 ATTEMPTS_MAX, WINDOW_S = 10, 60.0
-"""Attempts of an address, and for a user, in a minute."""
+"""Attempts of a key, such as an address or a user, in a minute."""
 KEYS_MAX = 10_000
 
 
 class Session:
     """A user that has signed in."""
 
-    __slots__ = ("begin", "form_token", "last", "role", "user")
+    __slots__ = ("begin", "form_token", "hash", "last", "role", "user")
 
-    def __init__(self, user: str, now: float, role: Role | None = None) -> None:
+    def __init__(self, user: str, now: float, role: Role | None = None, hash: str = "") -> None:
         self.user = user
         self.role = role
         """Of a user of a provider; None for a user of the file, which has the role."""
+        self.hash = hash
+        """That of the user's line in the file at the sign-in; another password has another one."""
         self.form_token = secrets.token_urlsafe(32)
         """The forms of the session have it; the forms of other sites do not."""
         self.begin = self.last = now
@@ -43,7 +45,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def add(self, user: str, role: Role | None = None) -> tuple[str, Session]:
+    def add(self, user: str, role: Role | None = None, hash: str = "") -> tuple[str, Session]:
         """Begin a session; return its token."""
         token = secrets.token_urlsafe(32)
         own = [key for key, each in self._sessions.items() if each.user == user]
@@ -51,7 +53,8 @@ class Sessions:
             del self._sessions[key]
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.popitem(last=False)
-        session = self._sessions[_key(token)] = Session(user, self._clock.monotonic(), role)
+        session = Session(user, self._clock.monotonic(), role, hash)
+        self._sessions[_key(token)] = session
         return token, session
 
     def find(self, token: str) -> Session | None:
@@ -77,8 +80,8 @@ def _key(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="replace")).digest()
 
 
-class SignInLimit:
-    """Counts attempts to sign in by address and by user."""
+class AttemptLimit:
+    """Counts attempts in a minute, such as those to sign in of an address and for a user."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -92,15 +95,8 @@ class SignInLimit:
         begin, count = self._attempts.get(key, (0.0, 0))
         return count >= ATTEMPTS_MAX and self._clock.monotonic() - begin < WINDOW_S
 
-    def wait_s(self, *keys: str) -> float:
-        """Count an attempt for each key; return how long to wait before it, 0 if it is allowed."""
-        return max(self._wait_s(key) for key in keys)
-
-    def first_refusal(self, key: str) -> bool:
-        """Whether the attempt that was counted last is the first one of its minute too many."""
-        return self._attempts.get(key, (0.0, 0))[1] == ATTEMPTS_MAX + 1
-
-    def _wait_s(self, key: str) -> float:
+    def wait_s(self, key: str) -> float:
+        """Count an attempt; return how long to wait before it, 0 if it is allowed."""
         now = self._clock.monotonic()
         begin, count = self._attempts.pop(key, (now, 0))
         if now - begin >= WINDOW_S:
@@ -109,3 +105,7 @@ class SignInLimit:
             self._attempts.popitem(last=False)
         self._attempts[key] = begin, count + 1
         return begin + WINDOW_S - now if count >= ATTEMPTS_MAX else 0.0
+
+    def first_refusal(self, key: str) -> bool:
+        """Whether the attempt that was counted last is the first one of its minute too many."""
+        return self._attempts.get(key, (0.0, 0))[1] == ATTEMPTS_MAX + 1

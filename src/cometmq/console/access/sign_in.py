@@ -12,12 +12,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from jinja2 import Environment
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cometmq.console.access.audit import AuditLog
-from cometmq.console.access.sessions import Session, Sessions, SignInLimit
+from cometmq.console.access.sessions import AttemptLimit, Session, Sessions
 from cometmq.console.access.users import PASSWORD_CHARS_MAX, User, Users, is_password_of
 from cometmq.model.errors import ConfigError
 from cometmq.system.clock import Clock
@@ -38,7 +38,7 @@ class SignedIn(NamedTuple):
     session: Session
 
 
-class Credentials(msgspec.Struct):
+class Credentials(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a sign-in by JSON."""
 
     user: str
@@ -83,7 +83,7 @@ class SignIns:
     ) -> None:
         clock = clock or Clock()
         self.sessions = Sessions(clock)
-        self.limit = SignInLimit(clock)
+        self.limit = AttemptLimit(clock)
         self._users, self._audit = users, audit
         self._template = templates.get_template("access/sign_in.html")
         self._paths, self._provider = paths, provider
@@ -101,14 +101,15 @@ class SignIns:
         ]
 
     def who(self, connection: HTTPConnection) -> SignedIn | None:
-        """Return the user of a request; None if it has no session, or the user was removed."""
+        """Return the user of a request; None if it has no session, or the user was removed or has
+        another password since the sign-in."""
         session = self.sessions.find(connection.cookies.get(SESSION_COOKIE, ""))
         if session is None:
             return None
         if session.role is not None:
             return SignedIn(User(session.user, session.role, ""), session)
         user = self._users.find(session.user) if self._users else None
-        return SignedIn(user, session) if user else None
+        return SignedIn(user, session) if user and user.hash == session.hash else None
 
     async def _form(self, request: Request) -> Response:
         is_out = bool(self._provider) and "out" in request.query_params
@@ -163,9 +164,11 @@ class SignIns:
         Raises:
             RefusedError: user and password do not fit, or there are too many attempts.
         """
-        keys = f"address {address}", f"user {given.user[:64]}"
-        if wait := self.limit.wait_s(*keys):
-            if any(map(self.limit.first_refusal, keys)):  # one line a minute, not one per attempt
+        for key in (f"address {address}", f"user {given.user[:64]}"):
+            wait = self.limit.wait_s(key)
+            if not wait:
+                continue  # an address with too many attempts uses up those of no user
+            if self.limit.first_refusal(key):  # one line a minute, not one per attempt
                 self.record(given.user, address, "sign-in", "too many attempts")
             raise RefusedError(429, "Too many attempts: try again in a minute.", wait)
         if self._waiting >= WAITING_MAX:
@@ -185,7 +188,7 @@ class SignIns:
             self.record(given.user, address, "sign-in", "refused")
             raise RefusedError(403, "The user or the password is wrong.")
         self.record(user.name, address, "sign-in", "done")
-        return self.sessions.add(user.name)
+        return self.sessions.add(user.name, hash=user.hash)
 
     def record(
         self, user: str, address: str, action: str, result: str,
@@ -259,7 +262,7 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Return the body of a request.
 
     Raises:
-        RefusedError: it is too large, or takes too long.
+        RefusedError: it is too large, takes too long, or is cut off.
     """
     body = b""
     try:
@@ -270,6 +273,8 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
                     raise RefusedError(413, f"The form is larger than {bytes_max} bytes.")
     except TimeoutError:
         raise RefusedError(408, f"The form did not arrive within {BODY_S:.0f} s.") from None
+    except ClientDisconnect:  # nobody reads the response
+        raise RefusedError(400, "The form was cut off.") from None
     return body
 
 

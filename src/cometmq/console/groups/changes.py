@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from cometmq.console.changes import Change
+from cometmq.console.changes import Change, at_each
 from cometmq.console.forms import Form, words
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import Reads
@@ -151,14 +152,14 @@ def settings_of(form: CreateGroup | ChangeGroup) -> dict[str, Any]:
     if form.retry_policy.strip():
         try:
             found[POLICY] = msgspec.json.decode(form.retry_policy, type=GroupRetryPolicy)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(
                 f"retry_policy: expected the JSON of a retry policy: {error}"
             ) from None
     return found
 
 
-def _check_own(group: str) -> None:
+def check_own(group: str) -> None:
     """Check that a group is not one of the brokers."""
     if is_system_group(group):
         raise ConfigError(f"{group} is a group of the brokers: expected a group of an application")
@@ -181,7 +182,7 @@ async def _brokers_with(reads: Reads, group: str, broker: str) -> list[Registere
 async def create(reads: Reads, form: CreateGroup) -> ChangedGroup:
     """Create a group."""
     check_group_name(form.group)
-    _check_own(form.group)
+    check_own(form.group)
     config = SubscriptionGroupConfig(group_name=form.group, **settings_of(form))
     reads.forget()
     masters = {each.name: each for each in await reads.masters()}
@@ -192,8 +193,9 @@ async def create(reads: Reads, form: CreateGroup) -> ChangedGroup:
     if there := await reads.brokers_of_group(form.group):
         raise ConfigError(f"group {form.group} exists on {there[0].name}: change it instead")
     chosen = [masters[name] for name in form.brokers or masters]
-    for each in chosen:
-        await reads.admin.set_group_config(each.address, config)
+    await at_each(
+        {each.name: partial(reads.admin.set_group_config, each.address, config) for each in chosen}
+    )
     return ChangedGroup(
         form.group,
         [
@@ -213,7 +215,7 @@ async def _plan(
     reads: Reads, form: ChangeGroup
 ) -> list[tuple[RegisteredBroker, SubscriptionGroupConfig, SubscriptionGroupConfig]]:
     """Return the brokers with the settings before and after."""
-    _check_own(form.group)
+    check_own(form.group)
     given = settings_of(form)
     if not given:
         raise ConfigError("nothing to change: expected a value in one of the fields")
@@ -252,14 +254,18 @@ async def preview_change(reads: Reads, form: ChangeGroup) -> ChangedGroup:
 async def change(reads: Reads, form: ChangeGroup) -> ChangedGroup:
     """Change settings of a group."""
     planned = await _plan(reads, form)
-    for broker, _, after in planned:
-        await reads.admin.set_group_config(broker.address, after)
+    await at_each(
+        {
+            broker.name: partial(reads.admin.set_group_config, broker.address, after)
+            for broker, _, after in planned
+        }
+    )
     return _changed(form, planned)
 
 
 async def preview_deletion(reads: Reads, form: DeleteGroup) -> GroupDeletion:
     """Return what is deleted: brokers, topics with their messages."""
-    _check_own(form.group)
+    check_own(form.group)
     brokers = await _brokers_with(reads, form.group, form.broker)
     online = await reads.online(form.group)
     members = len(online.connection_set) if online else 0
@@ -287,11 +293,11 @@ async def preview_deletion(reads: Reads, form: DeleteGroup) -> GroupDeletion:
 async def delete(reads: Reads, form: DeleteGroup) -> GroupDeletion:
     """Delete a group, and its retry topic and dead letters."""
     deleted = await preview_deletion(reads, form)
-    await reads.admin.delete_group(
-        form.group, keep_offsets=form.keep_offsets, brokers=deleted.brokers
+    forget = partial(reads.admin.delete_group, form.group, keep_offsets=form.keep_offsets)
+    await at_each(
+        {name: partial(forget, brokers=[name]) for name in deleted.brokers}
+        | {each.topic: partial(reads.admin.delete_topic, each.topic) for each in deleted.topics}
     )
-    for each in deleted.topics:
-        await reads.admin.delete_topic(each.topic)
     return deleted
 
 

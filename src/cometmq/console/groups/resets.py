@@ -16,6 +16,7 @@ from cometmq.client.admin import GroupLag
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.console.changes import Change
 from cometmq.console.forms import Form
+from cometmq.console.groups.changes import check_own
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
@@ -97,6 +98,7 @@ async def _group_in(
         NotFoundError: there is no such topic or group.
         ConfigError: the group cannot be moved.
     """
+    check_own(group)
     try:
         now = await reads.admin.lag(group, topic)
     except TopicNotFoundError:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 
 SHOWN_BYTES_MAX = 64 * 1024
 HEX_BYTES_MAX = 4 * 1024
+DEPTH_MAX = 64
+"""Of JSON that gets indents: a deeper one takes seconds, and is shown as it is."""
+_STRINGS, _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile(r"[\[\]{}]")
 FORMATS = ("json", "text", "hex")
 
 
@@ -51,13 +55,22 @@ def _text(content: bytes, *, is_cut: bool) -> str | None:
 
 def _json(text: str) -> str | None:
     """Return JSON with indents; None if it is none."""
-    if text.lstrip()[:1] not in ("{", "["):
+    if text.lstrip()[:1] not in ("{", "[") or _depth(text) > DEPTH_MAX:
         return None
     try:
         pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
     return pretty if len(pretty) <= 4 * SHOWN_BYTES_MAX else None
+
+
+def _depth(text: str) -> int:
+    """Return how many arrays and objects of JSON are in each other."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _hex(content: bytes) -> str:

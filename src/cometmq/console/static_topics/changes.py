@@ -54,6 +54,7 @@ class Shares(msgspec.Struct):
 
 async def planned(reads: Reads, form: CreateStaticTopic) -> Shares:
     """Return which brokers get the new queues; those with the fewest get them first."""
+    await reads.check_name(form.topic)
     targets = form.brokers or sorted({each.name for each in await reads.brokers()})
     with clear_on_old_brokers():
         plan = await reads.admin.plan_static_topic(form.topic, form.queues, targets)
@@ -70,6 +71,7 @@ def _shares(topic: str, now: dict[int, str], then: dict[int, str]) -> Shares:
 
 async def create(reads: Reads, form: CreateStaticTopic) -> Shares:
     """Create the topic, or add queues."""
+    await reads.check_name(form.topic)
     brokers = form.brokers or None
     with clear_on_old_brokers():
         now = leaders_of(await reads.admin.static_parts(form.topic))

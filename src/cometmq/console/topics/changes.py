@@ -7,12 +7,13 @@ the brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 
 from cometmq.client import Message
-from cometmq.console.changes import Change
+from cometmq.console.changes import Change, at_each
 from cometmq.console.forms import Form
 from cometmq.console.pages import Name, NotFoundError, address
 from cometmq.console.reads import APPLICATION, Reads
@@ -23,8 +24,6 @@ from cometmq.model.topic import (
     QUEUES_MAX,
     Perm,
     TopicConfig,
-    application_topics,
-    check_topic_name,
 )
 from cometmq.protocol.codes import ResponseCode
 
@@ -175,15 +174,8 @@ async def check_application(reads: Reads, topic: str) -> None:
 
 async def create(reads: Reads, form: CreateTopic) -> TopicSettings:
     """Create a topic."""
-    check_topic_name(form.topic)
     reads.forget()
-    brokers = await reads.brokers()
-    names, clusters = ({each.name for each in brokers}, {each.cluster for each in brokers})
-    if not application_topics([form.topic], names, clusters):
-        raise ConfigError(
-            f"{form.topic} is a name of the brokers, or of retries and dead letters of a group:"
-            " expected another name"
-        )
+    await reads.check_name(form.topic)
     if form.topic in await reads.topics():
         raise ConfigError(f"topic {form.topic} exists: change it instead")
     attributes = {MESSAGE_TYPE: form.message_type} if form.message_type else None
@@ -306,9 +298,16 @@ def _rows(planned: Iterable[_Planned]) -> list[TopicThere]:
 async def change(reads: Reads, form: ChangeTopic) -> TopicSettings:
     """Change settings of a topic."""
     planned = await _plan(reads, form)
-    for each in planned:
-        config = msgspec.structs.replace(each.after, attributes=each.changes)
-        await reads.admin.set_topic_config(each.address, config)
+    await at_each(
+        {
+            each.broker: partial(
+                reads.admin.set_topic_config,
+                each.address,
+                msgspec.structs.replace(each.after, attributes=each.changes),
+            )
+            for each in planned
+        }
+    )
     return TopicSettings(form.topic, _rows(planned))
 
 

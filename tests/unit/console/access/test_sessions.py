@@ -10,8 +10,8 @@ from cometmq.console.access.sessions import (
     SESSIONS_MAX,
     SESSIONS_OF_USER_MAX,
     WINDOW_S,
+    AttemptLimit,
     Sessions,
-    SignInLimit,
 )
 from support.checks.manual_clock import ManualClock
 
@@ -54,22 +54,21 @@ def test_sessions_have_a_bound_for_each_user_and_over_all() -> None:
 
 def test_too_many_attempts_wait_for_the_end_of_their_minute() -> None:
     clock = ManualClock()
-    limit = SignInLimit(clock)
-    assert [limit.wait_s("address a", "user x") for _ in range(ATTEMPTS_MAX)] == [0] * ATTEMPTS_MAX
+    limit = AttemptLimit(clock)
+    assert [limit.wait_s("address a") for _ in range(ATTEMPTS_MAX)] == [0] * ATTEMPTS_MAX
 
     clock.advance(WINDOW_S * 500)
-    assert limit.wait_s("address a", "user y") == WINDOW_S / 2
+    assert limit.wait_s("address a") == WINDOW_S / 2
     assert limit.first_refusal("address a")
-    assert limit.wait_s("address b", "user x") == WINDOW_S / 2
     assert limit.wait_s("address a") == WINDOW_S / 2
     assert not limit.first_refusal("address a")
-    assert limit.wait_s("address b", "user y") == 0
+    assert limit.wait_s("address b") == 0
     clock.advance(WINDOW_S * 500)
-    assert limit.wait_s("address a", "user x") == 0
+    assert limit.wait_s("address a") == 0
 
 
 def test_counts_of_attempts_have_a_bound() -> None:
-    limit = SignInLimit(ManualClock())
+    limit = AttemptLimit(ManualClock())
     for number in range(KEYS_MAX + 10):
         limit.wait_s(f"address {number}")
     assert len(limit) == KEYS_MAX

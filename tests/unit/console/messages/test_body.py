@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.console.messages.body import HEX_BYTES_MAX, SHOWN_BYTES_MAX, body_of
+from cometmq.console.messages.body import DEPTH_MAX, HEX_BYTES_MAX, SHOWN_BYTES_MAX, body_of
+
+DEEP = b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1)
+"""Indents of 64 KiB that are 900 deep take seconds, in which the console serves nobody."""
 
 
 @pytest.mark.parametrize(
@@ -16,10 +19,28 @@ from cometmq.console.messages.body import HEX_BYTES_MAX, SHOWN_BYTES_MAX, body_o
         (b"42", "text", "42", ["text", "hex"]),
         (b"", "text", "", ["text", "hex"]),
         (b"[" * 60_000, "text", "[" * 60_000, ["text", "hex"]),
+        (DEEP, "text", DEEP.decode(), ["text", "hex"]),
+        (
+            b'["' + b"[" * 1_000 + b'"]',
+            "json",
+            '[\n  "' + "[" * 1_000 + '"\n]',
+            ["json", "text", "hex"],
+        ),
         (b"\x00A\xff", "hex", f"00000000  {'00 41 ff':<47}  .A.", ["hex"]),
         (b"\x1b[31mred", "hex", f"00000000  {'1b 5b 33 31 6d 72 65 64':<47}  .[31mred", ["hex"]),
     ],
-    ids=["json", "list", "broken", "number", "empty", "nested", "binary", "control"],
+    ids=[
+        "json",
+        "list",
+        "broken",
+        "number",
+        "empty",
+        "nested",
+        "deep",
+        "brackets in a text",
+        "binary",
+        "control",
+    ],
 )
 def test_a_body_is_shown_in_its_best_format(
     content: bytes, format: str, text: str, formats: list[str]

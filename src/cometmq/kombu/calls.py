@@ -257,6 +257,10 @@ class SessionCalls:
     def _is_in_hub(self) -> bool:
         return self._hub is not None and self._hub_thread == threading.get_ident()
 
+    def feeds_processes(self) -> bool:
+        """Return whether the worker's loop hands tasks to child processes."""
+        return self._hub is not None and self._hub.consolidate_callback is not None
+
     def _step(self, function: Callable[[], object] | None = None) -> None:
         """Run the loop while there is something to do, then deliver what it has received."""
         if self._hub is None or not self._is_ours():

@@ -25,8 +25,10 @@ from cometmq.kombu.messages import MalformedMessageError, decode_message
 from cometmq.kombu.session import POP_MAX, Held, Session
 from cometmq.model.times import now_ms
 
-PUMP_S = 0.0003
-"""After this time of deliveries a worker's loop hands tasks to processes that wait for them."""
+PUMP_S = 0.01
+"""After this time of deliveries a worker's loop looks at its signals and timers."""
+HAND_OVER_S = 0.0003
+"""The same if it hands tasks to processes, which wait for them."""
 _tags = count(1)
 
 
@@ -452,7 +454,8 @@ class Channel(virtual.Channel):
 
         After some time the worker's loop has its turn: each delivery may run a task.
         """
-        delivered, until = False, time.monotonic() + PUMP_S
+        pause_s = HAND_OVER_S if self.connection.feeds_processes() else PUMP_S
+        delivered, until = False, time.monotonic() + pause_s
         while self._buffer and self.qos.can_consume():
             queue, held = self._buffer.popleft()
             if queue not in self._called:

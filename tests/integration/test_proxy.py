@@ -393,6 +393,34 @@ async def test_a_message_is_renewed_while_its_client_lives(
     assert service[0].receiving.leases() == []
 
 
+async def test_an_acknowledgement_beside_a_renewal_counts(
+    peer: Peer, service: tuple[Service, Any], cluster: ThreadedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(receiving, "RENEWED_INVISIBLE_S", 9.0)
+    group = new_group()
+    async with AdminClient(cluster.name_servers) as admin:
+
+        async def in_flight() -> int:
+            info = await admin.broker_runtime_info(cluster.broker_addresses[0])
+            return int(info["popInFlight"])
+
+        await peer.consumes(group, "normal", "beside", push=True)
+        await peer.receive(group, "normal", "beside", renew=True)
+        before = await in_flight()
+        for number in range(8):
+            await peer.send("normal", b"%d" % number, tag="beside")
+        acked = 0
+        while acked < 8:
+            found = await peer.receive_some(group, "normal", "beside", renew=True)
+            acks = (peer.ack(group, each) for each in found)
+            codes = await asyncio.gather(service[0].receiving.renew(), *acks)
+            assert set(codes[1:]) == {Code.OK}
+            acked += len(found)
+        assert service[0].receiving.leases() == []
+        assert await in_flight() == before
+
+
 async def test_messages_at_the_same_place_of_two_topics_are_renewed_apart(
     peer: Peer, service: tuple[Service, Any], cluster: ThreadedCluster
 ) -> None:

@@ -53,6 +53,8 @@ EXPIRED_S = 120.0
 CHECK_S = 5.0
 COMMANDS_MAX = 256
 """Commands that wait for a client."""
+STREAM_MAX = COMMANDS_MAX + 16
+"""With them, answers to settings, and the end: a client that reads nothing sends nothing more."""
 ANSWER_S = 5.0
 TRANSACTIONS_MAX = 10_000
 """Transactions of a client that are not decided."""
@@ -241,7 +243,7 @@ class Client:
 
     def attach(self) -> asyncio.Queue[Any]:
         """Return what a new stream of the client writes; commands go to the newest stream."""
-        self._stream = asyncio.Queue()
+        self._stream = asyncio.Queue(STREAM_MAX)
         while self._waiting:
             self._stream.put_nowait(self._waiting.popleft())
         return self._stream
@@ -253,8 +255,11 @@ class Client:
 
     def end_stream(self) -> None:
         """End the stream of the client."""
-        if self._stream is not None:
-            self._stream.put_nowait(None)
+        stream = self._stream
+        if stream is not None:
+            if stream.full():
+                stream.get_nowait()
+            stream.put_nowait(None)
 
     def command(self, **content: Any) -> None:
         """Write a command to the stream of the client, as soon as it has one."""
@@ -430,11 +435,12 @@ class Clients:
 
     async def _expire(self) -> None:
         before = time.monotonic() - EXPIRED_S
-        for client in [
+        silent = [
             each for each in self._clients.values() if each.seen_s < before and not each.receiving
-        ]:
+        ]
+        for client in silent:
             log.info("a client sends nothing any more client=%s", client.id)
-            await self.forget(client)
+        await asyncio.gather(*map(self.forget, silent))
 
     def end_streams(self) -> None:
         """End the streams of all clients."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers.consumer import ConsumerSendMsgBackRequest
@@ -53,11 +55,13 @@ DEAD_LETTER = -1
 class _Lease:
     """A message that is renewed while its client lives and has not settled it."""
 
-    __slots__ = ("begun_s", "client", "failures", "group", "handle", "renewals", "topic")
+    __slots__ = ("begun_s", "client", "failures", "group", "handle", "lock", "renewals", "topic")
 
     def __init__(self, client: Client, group: str, topic: str, handle: ReceiptHandle) -> None:
         self.client, self.group, self.topic = client, group, topic
         self.handle = handle
+        self.lock = asyncio.Lock()
+        """Held by the request that uses the receipt: a renewal makes it worthless to others."""
         self.begun_s = time.monotonic()
         self.renewals = self.failures = 0
 
@@ -129,7 +133,7 @@ class Receiving:
                     yield response(message=made)
                     popped.pop(0)
             ended = response()
-            set_milliseconds(ended.delivery_timestamp, time.time_ns() // 1_000_000)
+            set_milliseconds(ended.delivery_timestamp, now_ms())
             yield ended
         finally:
             if popped:
@@ -275,32 +279,29 @@ class Receiving:
         return response
 
     async def _ack_one(self, client: Client, group: str, topic: str, text: str) -> None:
-        requests = self._requests(client, group)
-        handle = self._current(client, group, topic, text)
-        await requests.ack(topic, handle)
-        self._leases.pop(self._key(client, group, topic, handle), None)
+        async with self._settling(client, group, topic, text) as handle:
+            await self._requests(client, group).ack(topic, handle)
 
     async def change(self, client: Client, request: Any) -> Any:
         """ChangeInvisibleDuration."""
         group, topic = group_of(request.group), topic_of(request.topic)
         seconds = milliseconds(request.invisible_duration) / 1000
         check_invisible(seconds, 0.0)
-        requests = self._requests(client, group)
-        handle = self._current(client, group, topic, request.receipt_handle)
-        changed = await requests.change_invisible_time(topic, handle, int(seconds * 1000))
-        self._leases.pop(self._key(client, group, topic, handle), None)
+        async with self._settling(client, group, topic, request.receipt_handle) as handle:
+            requests = self._requests(client, group)
+            changed = await requests.change_invisible_time(topic, handle, int(seconds * 1000))
         text = f"{changed.text} {_log_offset(request.receipt_handle)}"
         return TYPES["ChangeInvisibleDurationResponse"](status=OK, receipt_handle=text)
 
     async def forward(self, client: Client, request: Any) -> Any:
         """ForwardMessageToDeadLetterQueue."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        handle = self._current(client, group, topic, request.receipt_handle)
         offset = _log_offset(request.receipt_handle)
-        if offset < 0:
-            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
-        requests = self._requests(client, group)
-        await self._dead_letter(client, requests, topic, offset, handle)
+        async with self._settling(client, group, topic, request.receipt_handle) as handle:
+            if offset < 0:
+                raise StatusError(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
+            requests = self._requests(client, group)
+            await self._dead_letter(client, requests, topic, offset, handle)
         return TYPES["ForwardMessageToDeadLetterQueueResponse"](status=OK)
 
     async def _dead_letter(
@@ -322,10 +323,14 @@ class Receiving:
             address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout=BROKER_S
         )
         await requests.ack(topic, _plain(handle))
-        self._leases.pop(self._key(client, requests.group, topic, handle), None)
 
-    def _current(self, client: Client, group: str, topic: str, text: str) -> ReceiptHandle:
-        """Return the receipt that is valid now: renewals replace the one that the client has.
+    @asynccontextmanager
+    async def _settling(
+        self, client: Client, group: str, topic: str, text: str
+    ) -> AsyncIterator[ReceiptHandle]:
+        """Give the receipt that is valid now, and forget its lease once it is settled.
+
+        Renewals replace the receipt that the client has.
 
         Raises:
             StatusError: it is none, or its time is over.
@@ -334,14 +339,16 @@ class Receiving:
             handle = _plain(ReceiptHandle.parse(text))
         except HandleError as error:
             raise StatusError(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
-        lease = self._leases.get(self._key(client, group, topic, handle))
-        if lease is not None:
-            handle = lease.handle
-        if handle.expires_ms() <= time.time_ns() // 1_000_000:
-            raise StatusError(
-                Code.INVALID_RECEIPT_HANDLE, "the invisible time is over: it is redelivered"
-            )
-        return handle
+        key = self._key(client, group, topic, handle)
+        lease = self._leases.get(key)
+        if lease is None:
+            _check_time(handle)
+            yield handle
+            return
+        async with lease.lock:
+            _check_time(lease.handle)
+            yield lease.handle
+            self._leases.pop(key, None)
 
     # --- renewal ------------------------------------------------------------------------------
 
@@ -362,7 +369,7 @@ class Receiving:
 
     async def renew(self) -> None:
         """Extend what expires soon, and whose client lives."""
-        before_ms = (time.time_ns() // 1_000_000) + int(RENEW_BEFORE_S * 1000)
+        before_ms = now_ms() + int(RENEW_BEFORE_S * 1000)
         due = [
             (key, lease)
             for key, lease in self._leases.items()
@@ -381,19 +388,22 @@ class Receiving:
         if time.monotonic() - lease.begun_s > RENEW_AGE_S_MAX:
             self._leases.pop(key, None)
             return
-        requests = self._requests(lease.client, lease.group)
-        try:
-            changed = await requests.change_invisible_time(
-                lease.topic, lease.handle, seconds * 1000
-            )
-        except CometError as error:
-            lease.failures += 1
-            is_over = lease.handle.expires_ms() <= time.time_ns() // 1_000_000
-            if lease.failures >= FAILURES_MAX or is_over:
-                self._leases.pop(key, None)
-                log.warning("cannot renew a message group=%s: %s", lease.group, error)
-            return
-        lease.handle, lease.renewals, lease.failures = changed, lease.renewals + 1, 0
+        async with lease.lock:
+            if self._leases.get(key) is not lease:
+                return  # it was settled meanwhile
+            requests = self._requests(lease.client, lease.group)
+            try:
+                changed = await requests.change_invisible_time(
+                    lease.topic, lease.handle, seconds * 1000
+                )
+            except CometError as error:
+                lease.failures += 1
+                is_over = lease.handle.expires_ms() <= now_ms()
+                if lease.failures >= FAILURES_MAX or is_over:
+                    self._leases.pop(key, None)
+                    log.warning("cannot renew a message group=%s: %s", lease.group, error)
+                return
+            lease.handle, lease.renewals, lease.failures = changed, lease.renewals + 1, 0
 
     async def release(self, client: Client) -> None:
         """Let others have at once what a client has received and not settled."""
@@ -401,8 +411,9 @@ class Receiving:
         slots = asyncio.Semaphore(RENEWALS_AT_ONCE)
 
         async def one(key: _Key, lease: _Lease) -> None:
-            self._leases.pop(key, None)
-            async with slots:
+            async with slots, lease.lock:
+                if self._leases.pop(key, None) is not lease:
+                    return  # it was settled meanwhile
                 requests = self._requests(client, lease.group)
                 try:
                     await requests.change_invisible_time(lease.topic, lease.handle, GIVEN_BACK_MS)
@@ -433,6 +444,18 @@ def _poll_s(client: Client, request: Any, left_s: float | None) -> float:
             f"a deadline in {left_s:.1f} s: expected {POLL_S_MIN:g} s or more",
         )
     return left_s - MARGIN_S
+
+
+def _check_time(handle: ReceiptHandle) -> None:
+    """Check that a receipt still counts.
+
+    Raises:
+        StatusError: it does not.
+    """
+    if handle.expires_ms() <= now_ms():
+        raise StatusError(
+            Code.INVALID_RECEIPT_HANDLE, "the invisible time is over: it is redelivered"
+        )
 
 
 def _plain(handle: ReceiptHandle) -> ReceiptHandle:

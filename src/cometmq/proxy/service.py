@@ -25,7 +25,9 @@ from cometmq.remoting.tasks import raise_unless_failure
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+CALLS_MAX = 20_000
+"""Calls at a time, with those that wait."""
 OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port is a mistake
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -229,7 +231,7 @@ async def serve(
     Raises:
         ConfigError: the address or a file cannot be used.
     """
-    server = grpc.aio.server(options=OPTIONS)
+    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
     address = host_and_port(listening.host, listening.port)
     credentials = _credentials(listening)
     try:

@@ -83,9 +83,9 @@ async def telemetry(
             async for command in commands:
                 client.sees()
                 await _take(client, topics, command, out)
-            out.put_nowait(None)
+            await out.put(None)
         except CometError as error:
-            out.put_nowait(error)
+            await out.put(error)
 
     reading = asyncio.create_task(read())
     try:
@@ -110,7 +110,7 @@ async def _take(client: Client, topics: Topics, command: Any, out: asyncio.Queue
             )
         await client.apply(command.settings)
         settings = await merged(client, topics)
-        out.put_nowait(TYPES["TelemetryCommand"](status=OK, settings=settings))
+        await out.put(TYPES["TelemetryCommand"](status=OK, settings=settings))
     elif kind == "thread_stack_trace":
         client.answered(command.thread_stack_trace.nonce, command.thread_stack_trace)
     elif kind == "verify_message_result":

@@ -242,6 +242,8 @@ async def test_a_group_has_its_members_subscriptions_and_lag(
             "group": "billing",
             "members": 1,
             "mode": "clustering",
+            "type": "push",
+            "version": found["members"][0]["version"],
             "lag": 10,
             "error": "",
         }

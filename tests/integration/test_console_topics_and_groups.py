@@ -8,6 +8,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -130,7 +131,8 @@ async def test_a_topic_is_created_changed_and_deleted(
         ("create", {"topic": "%RETRY%shop"}, 400, "expected another name"),
         ("create", {"topic": "a b"}, 400, "a b"),
         ("create", {"topic": "x", "queues": 0}, 400, "queues"),
-        ("create", {"topic": "x", "brokers": ["none"]}, 502, "no such broker: none"),
+        ("create", {"topic": "x", "brokers": ["none"]}, 400, "broker none has no master"),
+        ("create", {"topic": "x", "cluster": "none"}, 400, "cluster none has no master"),
         ("change", {"topic": "TBW102", "queues": 1}, 400, "unknown field"),
         ("change", {"topic": "TBW102", "read_queues": 1}, 400, "type system"),
         ("change", {"topic": "missing", "read_queues": 1}, 404, "there is no topic missing"),
@@ -239,6 +241,21 @@ async def test_a_tail_leaves_out_what_comes_too_fast(admin: AdminClient) -> None
     assert not await follower.step()
 
 
+async def test_a_tail_goes_on_with_a_topic_that_is_created_anew(admin: AdminClient) -> None:
+    follower = Follower(Reads(admin), TailQuery(topic="anew"))
+
+    async def shows(text: str) -> bool:
+        await follower.step()
+        return text in {row.text for row in follower.tail.messages}
+
+    for bodies in (["a", "b", "c"], ["d"]):
+        await admin.create_topic("anew", queues=1, brokers=["broker-0"])
+        for body in bodies:
+            await admin.send(Message("anew", body.encode()))
+        await until(partial(shows, bodies[-1]), timeout=LIMIT_S)
+        await admin.delete_topic("anew")
+
+
 async def test_a_tail_has_a_bound_of_viewers_and_names_what_is_wrong(admin: AdminClient) -> None:
     reads, [part] = Reads(admin), live()
     await admin.create_topic("held", queues=1)
@@ -306,7 +323,7 @@ async def test_a_group_is_created_changed_and_deleted(
         ("create", {"group": "a b"}, 400, "a b"),
         ("create", {"group": "x", "retry_policy": "{"}, 400, "retry_policy: expected"),
         ("create", {"group": "x", "retry_policy": '{"x":' + "[" * 4_000}, 400, "retry_policy"),
-        ("create", {"group": "x", "brokers": ["none"]}, 404, "no master of none"),
+        ("create", {"group": "x", "brokers": ["none"]}, 400, "broker none has no master"),
         ("change", {"group": "kept"}, 400, "nothing to change"),
         ("change", {"group": "missing", "retry_max_times": 1}, 404, "no group missing on a broker"),
         ("delete", {"group": "kept", "broker": "x"}, 404, "no group kept on broker x"),

@@ -146,7 +146,8 @@ def test_each_page_shows_what_the_cluster_has(served: Served) -> None:
     assert {"topic": "orders", "type": "TAG", "expression": "*"} in group["subscriptions"]
     rows = {each["group"]: each for each in served.get("/groups")["groups"]}
     assert rows["billing"] == {
-        "group": "billing", "members": 1, "mode": "clustering", "lag": 0, "error": "",
+        "group": "billing", "members": 1, "mode": "clustering", "type": "push", "lag": 0,
+        "version": group["members"][0]["version"], "error": "",
     }  # fmt: skip
 
     wait_until(lambda: served.get("/overview")["lags"]["lag"] is not None, timeout=WAIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Generic, TypeVar
 
 from cometmq.client import AdminClient
@@ -33,6 +33,8 @@ GROUPS_S = 15.0
 groups."""
 APPLICATION = "application"
 """The type of the topics of applications."""
+NAMED_MAX = 20
+"""Names in an error."""
 BROKERS_MAX = 256
 """Brokers that pages show."""
 CONTROLLERS_S = 60.0
@@ -110,6 +112,29 @@ class Reads:
     async def masters(self) -> list[RegisteredBroker]:
         """Return those of them that are masters."""
         return [each for each in await self.brokers() if each.is_master]
+
+    async def chosen_masters(
+        self, cluster: str, brokers: Collection[str]
+    ) -> list[RegisteredBroker]:
+        """Return the masters of a cluster or of all, and of them those that are named, or all.
+
+        Raises:
+            ConfigError: there is none, or one of the named brokers has none.
+        """
+        found = [each for each in await self.masters() if cluster in ("", each.cluster)]
+        names = [each.name for each in found]
+        if unknown := [name for name in brokers if name not in names]:
+            raise ConfigError(
+                f"broker {unknown[0]} has no master{f' in {cluster}' if cluster else ''}: expected"
+                f" some of {', '.join(names[:NAMED_MAX])}"
+            )
+        if not found:
+            clusters = sorted({each.cluster for each in await self.masters()})
+            raise ConfigError(
+                f"cluster {cluster or 'of any name'} has no master: expected one of"
+                f" {', '.join(clusters[:NAMED_MAX])}"
+            )
+        return [each for each in found if not brokers or each.name in brokers]
 
     async def groups(self) -> tuple[list[str], list[str]]:
         """Return the names of all groups in order, and an error for each master without them."""

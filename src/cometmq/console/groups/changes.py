@@ -62,6 +62,9 @@ class CreateGroup(Form):
         BrokerId, msgspec.Meta(description="Id of the replica for members with a large lag.")
     ] = 1
     retry_policy: Policy = ""
+    cluster: Annotated[
+        Name, msgspec.Meta(description="Only brokers of it; all clusters if it is empty.")
+    ] = ""
     brokers: Brokers = msgspec.field(default_factory=list)
 
 
@@ -185,14 +188,9 @@ async def create(reads: Reads, form: CreateGroup) -> ChangedGroup:
     check_own(form.group)
     config = SubscriptionGroupConfig(group_name=form.group, **settings_of(form))
     reads.forget()
-    masters = {each.name: each for each in await reads.masters()}
-    if unknown := [name for name in form.brokers if name not in masters]:
-        raise NotFoundError(
-            f"there is no master of {unknown[0]}: expected some of {', '.join(masters)}"
-        )
     if there := await reads.brokers_of_group(form.group):
         raise ConfigError(f"group {form.group} exists on {there[0].name}: change it instead")
-    chosen = [masters[name] for name in form.brokers or masters]
+    chosen = await reads.chosen_masters(form.cluster, form.brokers)
     await at_each(
         {each.name: partial(reads.admin.set_group_config, each.address, config) for each in chosen}
     )

@@ -37,8 +37,16 @@ from cometmq.model.namespace import is_system_group
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.bodies.heartbeat import ConsumeType
 from cometmq.protocol.bodies.route import RegisteredBroker
+from cometmq.protocol.version import version_name
 
+TYPES = {
+    ConsumeType.CONSUME_PASSIVELY: "push",
+    ConsumeType.CONSUME_ACTIVELY: "pull",
+    ConsumeType.CONSUME_POP: "pop",
+    None: "",
+}
 GROUPS_SHOWN = 25
 """Groups of a page: each takes a request to one broker, and one to each master for the lag."""
 MASTERS_MAX = 8
@@ -67,6 +75,10 @@ class GroupRow(msgspec.Struct):
     group: str
     members: int | None = None
     mode: str = ""
+    type: str = ""
+    """``push``, ``pull`` or ``pop``."""
+    version: str = ""
+    """The oldest version of a member."""
     lag: int | None = None
     error: str = ""
 
@@ -148,6 +160,9 @@ async def groups(reads: Reads, query: GroupsQuery) -> Groups:
         made = GroupRow(name, members=len(online.connection_set) if online else 0)
         if online and online.message_model:
             made.mode = online.message_model.value.lower()
+        if online and online.connection_set:
+            made.type = TYPES.get(online.consume_type, "")
+            made.version = version_name(min(each.version for each in online.connection_set))
         if has_lag:
             made.lag = sum(map(lag_of, (await reads.offsets(name)).values()))
         return made
@@ -191,7 +206,7 @@ async def group(reads: Reads, query: GroupQuery) -> Group:
     return Group(
         group=name,
         mode=online.message_model.value.lower() if online and online.message_model else "",
-        consume_type=online.consume_type.value if online and online.consume_type else "",
+        consume_type=TYPES.get(online.consume_type, "") if online else "",
         members=members[:MEMBERS_SHOWN],
         members_total=len(members),
         subscriptions=shown_subscriptions(online.subscription_table.values() if online else ()),

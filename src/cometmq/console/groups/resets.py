@@ -98,7 +98,7 @@ async def _group_in(
         NotFoundError: there is no such topic or group.
         ConfigError: the group cannot be moved.
     """
-    check_own(group)
+    check_own(group)  # the offsets of the brokers' groups decide what is checked or delivered
     try:
         now = await reads.admin.lag(group, topic)
     except TopicNotFoundError:

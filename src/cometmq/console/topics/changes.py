@@ -51,6 +51,9 @@ class CreateTopic(Form):
     message_type: Annotated[
         MessageType | None, msgspec.Meta(description="Brokers of 5.0 and later have it.")
     ] = None
+    cluster: Annotated[
+        Name, msgspec.Meta(description="Only brokers of it; all clusters if it is empty.")
+    ] = ""
     brokers: Annotated[
         Texts, msgspec.Meta(description="Names, one in a line; all brokers if there is none.")
     ] = msgspec.field(default_factory=list)
@@ -178,13 +181,14 @@ async def create(reads: Reads, form: CreateTopic) -> TopicSettings:
     await reads.check_name(form.topic)
     if form.topic in await reads.topics():
         raise ConfigError(f"topic {form.topic} exists: change it instead")
+    chosen = await reads.chosen_masters(form.cluster, form.brokers)
     attributes = {MESSAGE_TYPE: form.message_type} if form.message_type else None
     await reads.admin.create_topic(
         form.topic,
         queues=form.queues,
         perm=PERMISSIONS[form.permission],
         ordered=form.ordered,
-        brokers=form.brokers or None,
+        brokers=[each.name for each in chosen],
         attributes=attributes,
     )
     there = await reads.admin.topic_configs(form.topic)

@@ -126,7 +126,9 @@ class Follower:
         queues = await self._queues()
         for queue, each in queues.items():
             begin = each.min_offset if self._steps > 1 else each.max_offset - FIRST
-            self._next.setdefault(queue, max(begin, each.min_offset))
+            known = self._next.get(queue, max(begin, each.min_offset))
+            is_anew = known > each.max_offset  # the topic was deleted, and created again
+            self._next[queue] = each.min_offset if is_anew else known
         new = [queue for queue, each in queues.items() if each.max_offset > self._next[queue]]
         new.sort(key=lambda queue: queues[queue].last_update_timestamp, reverse=True)
         for place, queue in enumerate(new):

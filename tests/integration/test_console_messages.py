@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -238,6 +239,7 @@ async def test_a_trace_is_a_timeline_of_sends_consumptions_and_transactions(
     assert all(0 <= each["bar_from"] <= 100 - each["bar_width"] for each in found)
     page = (await visits.get("/messages/trace", params={"id": message_id})).text
     assert page.count("<rect ") == 4
+    assert html.escape(f"/messages?topic=traced&id={message_id}") in page
     await read(visits, "/messages/trace", 404, id=message_id, trace_topic="no-traces")
 
 
@@ -367,6 +369,13 @@ async def test_dead_letters_are_sent_again_in_parts_with_a_report(
         for text in ("no account", HOSTILE)
     ]
     pairs = [("group", group), *(("letters", each) for each in chosen)]
+    place = {"topic": f"%DLQ%{group}"} | {
+        name: letters[0][name] for name in ("broker", "queue", "offset")
+    }
+    page = html.unescape((await visits.get("/messages/message", params=place)).text)
+    assert f"/messages?topic=bills&id={letters[0]['id']}" in page
+    assert f"/dead-letters/resend?group={group}&letters=" in page
+    assert "/messages/resend?" not in page
     form = (await visits.get("/dead-letters/resend", params=pairs)).text
     assert all(each in form for each in chosen)
     preview = (await visits.get("/api/dead-letters/resend", params=pairs)).json()

@@ -168,6 +168,7 @@ async def test_a_message_is_sent_with_all_that_the_form_has(
     page = (await visits.post("/topics/send", data=fields)).text
     assert "Done." in page
     assert html.escape("/topics/topic?topic=sent") in page
+    assert html.escape("/messages/message?topic=sent&broker=") in page
 
     async def stored() -> bool:
         return len(await admin.messages_by_key("sent", "k-2")) == 1
@@ -176,8 +177,10 @@ async def test_a_message_is_sent_with_all_that_the_form_has(
     [found] = await admin.messages_by_key("sent", "k-2")
     assert (found.body, found.tags, found.keys) == (b"a\nb", "red", ["k-1", "k-2"])
     assert (found.properties["colour"], found.properties["size"]) == ("red", "4")
-    sent = await make(visits, "/topics/send", topic="sent", body="later", delay_seconds=3600)
-    assert sent["status"] == "SEND_OK"
+    late = {"topic": "sent", "body": "later", "delay_seconds": "3600"}
+    page = (await visits.post("/topics/send", data=late)).text
+    assert "SEND_OK" in page
+    assert "/messages/message" not in page
 
 
 async def test_a_tail_follows_a_topic_on_all_its_brokers(admin: AdminClient) -> None:
@@ -431,7 +434,7 @@ async def test_a_reset_says_how_members_move_that_are_online(
         await until(is_assigned, timeout=LIMIT_S)
         preview = await read(visits, "/groups/reset", group="online", topic="online", to="1d")
         assert (preview["repeated_messages"], preview["members_online"]) == (1, 1)
-        assert preview["notes"][-1] == "1 member online: they move at their next pull."
+        assert preview["notes"][-1] == "1 member online: each moves at its next pull."
         await make(visits, "/groups/reset", group="online", topic="online", to="1d")
         assert [*(await admin.committed("online", "online")).values()] == [0]
 

@@ -219,7 +219,7 @@ def test_groups_are_moved_and_members_that_differ_are_named(served: Served) -> N
     [queues] = {each["client"] for each in owned["queues"] if each["topic"] == "orders"}
     assert queues == owned["members"][0]["client"]
     online = served.get("/groups/skip", group="billing", topic="orders")
-    assert "they move at their next pull" in online["notes"][-1]
+    assert "each moves at its next pull" in online["notes"][-1]
     with ExitStack() as stack:
         for tag in ("new", "old"):
             stack.enter_context(

@@ -61,7 +61,7 @@ class Change(NamedTuple):
     back: Callable[[Any], str] | None = None
     """Returns the address to go on with after the form; the tab above if there is none."""
     following: Callable[[Any, Any], tuple[str, str] | None] | None = None
-    """Returns, of the form and the result, text and address of a change that goes on; or None."""
+    """Returns text and address of what follows, by the form and the result; None for nothing."""
     seconds: float = CHANGE_S
     """The longest time."""
 
@@ -334,7 +334,7 @@ def _defaults(kind: type[Form]) -> dict[str, str]:
 
 
 def _digest(form: Form) -> str:
-    """Return what tells a form that was previewed from others; a secret is no part of it."""
+    """Return a digest of the values of a form, without its secrets: it marks a previewed form."""
     return hashlib.sha256(msgspec.json.encode(values_of(form))).hexdigest()
 
 

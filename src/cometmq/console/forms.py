@@ -158,7 +158,7 @@ def without_secrets(form: Form, text: str) -> str:
 
 
 def logged_values(form: Form) -> dict[str, str]:
-    """Return the values of a form that the audit log has: no secrets, and of each so much."""
+    """Return the values of a form that the audit log has: no secrets, and each one cut."""
     return {
         name: text if len(text) <= LOGGED_CHARS_MAX else f"{text[:LOGGED_CHARS_MAX]}..."
         for name, text in values_of(form).items()

@@ -39,7 +39,7 @@ Search = Annotated[
 
 
 class Role(IntEnum):
-    """What a user may do; each role may do what those before it may."""
+    """The rights of a user; each role includes the roles before it."""
 
     READER = 1
     OPERATOR = 2

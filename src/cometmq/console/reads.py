@@ -110,7 +110,7 @@ class Reads:
             )
 
     async def masters(self) -> list[RegisteredBroker]:
-        """Return those of them that are masters."""
+        """Return the registered masters, in the same order."""
         return [each for each in await self.brokers() if each.is_master]
 
     async def chosen_masters(

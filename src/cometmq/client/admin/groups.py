@@ -199,16 +199,15 @@ class Groups(AdminCore):
         found: set[str] = set()
         for address in (await self._route(topic)).masters():
             found.update(await self.broker_groups_of_topic(address, topic))
-        return sorted(found - {topic})  # 5.3 names the topic itself if a group subscribes to it
+        return sorted(found)
 
     async def broker_groups_of_topic(self, address: str, topic: str) -> list[str]:
-        """Return the groups that one broker lists for a topic, in its order.
-
-        RocketMQ 5.3 lists the topic itself too, if a group subscribes to it.
-        """
+        """Return the groups that one broker lists for a topic, in its order."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-        return GroupList.decode(response.body).group_list
+        groups = GroupList.decode(response.body).group_list
+        # RocketMQ 5.3 lists the topic itself too, if a group subscribes to it.
+        return [group for group in groups if group != topic]
 
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has an offset.

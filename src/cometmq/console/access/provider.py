@@ -40,7 +40,7 @@ ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
     "Ed25519",
 )  # fmt: skip
-"""Those of asymmetric keys: not ``none``, nor HMAC, whose key would be the client's secret."""
+"""Algorithms of asymmetric keys: not ``none``, nor HMAC, whose key would be the client's secret."""
 NAME_MAX = 64
 VALUES_MAX = 10_000
 WELL_KNOWN = "/.well-known/openid-configuration"

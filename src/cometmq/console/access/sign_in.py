@@ -64,7 +64,7 @@ class SignIns:
     """Signs users in and out.
 
     Args:
-        users: those with a password; None if all users are of the provider.
+        users: the users with a password; None if all users are of the provider.
         audit: gets a line for each sign-in and sign-out.
         templates: with the form.
         paths: of the pages, to which a sign-in may lead back.
@@ -167,7 +167,7 @@ class SignIns:
         for key in (f"address {address}", f"user {given.user[:64]}"):
             wait = self.limit.wait_s(key)
             if not wait:
-                continue  # an address with too many attempts uses up those of no user
+                continue  # an address with too many attempts uses up no user's attempts
             if self.limit.first_refusal(key):  # one line a minute, not one per attempt
                 self.record(given.user, address, "sign-in", "too many attempts")
             raise RefusedError(429, "Too many attempts: try again in a minute.", wait)

@@ -35,7 +35,7 @@ GROUPS_SHOWN = 25
 """Groups of a page: each takes a request to each broker of its dead letters."""
 LETTERS_SHOWN = 50
 LOOKED_AT_MAX = 2_000
-"""Dead letters that one page looks at to find those of a selection."""
+"""Dead letters that one page looks at to find the selected ones."""
 READ_AT_ONCE = 200
 SELECTED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of bodies after which a part ends."""
@@ -52,7 +52,7 @@ Reason = Annotated[
 
 
 class GroupsQuery(Query):
-    """Which part of the list."""
+    """A part of the list."""
 
     search: Search = ""
     page: PageNumber = 1
@@ -75,7 +75,7 @@ class DeadLetterGroups(msgspec.Struct):
 
 
 class Selected(Query):
-    """Which dead letters of a group."""
+    """A selection of the dead letters of a group."""
 
     group: Name
     reason: Reason = ""
@@ -85,13 +85,13 @@ class Selected(Query):
 
 
 class LettersQuery(Selected):
-    """Which dead letters of a group, and which part of them."""
+    """A selection of the dead letters of a group, and a part of it."""
 
     rest: Rest = ""
 
 
 class ReasonsQuery(Query):
-    """Which group, and of which time."""
+    """A group, and a range of time."""
 
     group: Name
     since: Since = ""
@@ -122,9 +122,9 @@ class Letters(msgspec.Struct):
     topic: str
     letters: list[Letter]
     looked_at: int
-    """Dead letters of this part, with those that are not selected."""
+    """Dead letters that were read for this part, selected or not."""
     rest: str
-    """Where the next page begins; empty at the end."""
+    """The beginning of the next page; empty at the end."""
     rest_letters: int
     deleted: int
 
@@ -140,7 +140,7 @@ class ReasonCount(msgspec.Struct):
 
 
 class Reasons(msgspec.Struct):
-    """Why messages of a group became dead letters, the most frequent reason first."""
+    """The reasons of the dead letters of a group, the most frequent one first."""
 
     group: str
     reasons: list[ReasonCount]

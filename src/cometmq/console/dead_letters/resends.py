@@ -29,7 +29,7 @@ SENT_S = 10.0
 """Seconds after which a change begins no other part."""
 CHANGE_S = 40.0
 LOOKED_AT_MAX = 10_000
-"""Dead letters that one change looks at to find those of a selection."""
+"""Dead letters that one change looks at to find the selected ones."""
 PREVIEWED_MAX = 20
 _POSITION = re.compile(r"([^/]{1,255})/(\d{1,9})/(\d{1,18})")
 
@@ -54,18 +54,18 @@ class ResendLetters(Form):
     ] = msgspec.field(default_factory=list)
     reason: Reason = ""
     topic: Annotated[
-        str, msgspec.Meta(max_length=255, description="Only those of this original topic.")
+        str, msgspec.Meta(max_length=255, description="Only dead letters of this original topic.")
     ] = ""
     since: Since = ""
     until: Until = ""
     again: Annotated[
-        bool, msgspec.Meta(description="Send those too that were sent again before.")
+        bool, msgspec.Meta(description="Also dead letters that were sent again before.")
     ] = False
     rest: Rest = ""
 
 
 class ResentRow(msgspec.Struct):
-    """What became of one dead letter."""
+    """One dead letter that was to be sent again, and its result."""
 
     dead_letter: str
     position: str
@@ -76,7 +76,7 @@ class ResentRow(msgspec.Struct):
 
 
 class ResendPlan(msgspec.Struct):
-    """What a change would do."""
+    """Dead letters that a change would send again."""
 
     dead_letters_at_most: int
     sent_to: str
@@ -84,17 +84,17 @@ class ResendPlan(msgspec.Struct):
 
 
 class ResendReport(msgspec.Struct):
-    """What became of dead letters that were to be sent again."""
+    """Dead letters that were to be sent again, and their results."""
 
     sent: int
     skipped: int
     failed: int
     left_at_most: int
-    """Dead letters that this change did not come to."""
+    """Dead letters that this change did not reach."""
     stopped_by: str
     """The error that ended it early; else empty."""
     rest: str
-    """Where the next change goes on; empty at the end."""
+    """The text with which the next change goes on; empty at the end."""
     report: list[ResentRow]
 
 

@@ -69,7 +69,7 @@ class CreateGroup(Form):
 
 
 class ChangeGroup(Form):
-    """Settings of a group; those without a value stay as they are."""
+    """Settings of a group; a setting without a value stays as it is."""
 
     group: Name
     broker: OnlyThere = ""

@@ -1,4 +1,4 @@
-"""The lag of groups over the last half hour, sampled while somebody looks at a group."""
+"""The lag of groups over the last half hour, sampled while a browser shows the group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVENTS = "/groups/group/events"
 INTERVAL_S = 5.0
 POINTS_MAX = round(SPAN_MS / 1000 / INTERVAL_S)
 GROUPS_MAX = 64
-"""Groups whose history is kept: those that were looked at last."""
+"""Groups whose history is kept: the ones that were shown last."""
 VIEWERS_MAX = 32
 
 

@@ -62,7 +62,7 @@ TIMED_TOPICS_MAX = 8
 
 
 class GroupsQuery(Query):
-    """Which part of the list."""
+    """A part of the list."""
 
     search: Search = ""
     system: bool = False
@@ -92,7 +92,7 @@ class Groups(msgspec.Struct):
 
 
 class GroupQuery(Query):
-    """Which group, and which part of its queues."""
+    """A group, and a part of its queues."""
 
     group: Name
     owners: Annotated[
@@ -111,6 +111,7 @@ class QueueLag(msgspec.Struct):
     end: int
     lag: int
     last_consumed_time_ms: int | None
+    """The time at which the last consumed message was stored."""
     oldest_age_ms: int | None = None
     """The age of the first message that was not consumed."""
     client: str = ""

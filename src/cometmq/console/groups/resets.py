@@ -2,7 +2,8 @@
 
 How members take it depends on the broker. Since 5.2, and on CometMQ's brokers, the broker stores
 the offsets (``useServerSideResetOffset``), and members get them with their next pull. Older brokers
-tell the members of a group, which stop for about ten seconds; only a reset to a time reaches them.
+notify the members of a group, which stop for about ten seconds; only a reset to a time reaches the
+members.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Moved(msgspec.Struct):
     members_online: int
     notes: list[str]
     queues: list[MovedQueue]
-    """Those that change most first."""
+    """The queues that change most first."""
     queues_total: int
 
 
@@ -140,11 +141,11 @@ async def _notes(reads: Reads, brokers: set[str], members: int) -> list[str]:
             notes.append(f"{broker.name}: it is not known how members move: {each}")
         elif not each:
             notes.append(
-                f"{broker.name} tells its members, which stop for about ten seconds. Only a move to"
-                " a time or to an end reaches them: stop the members before a move to an offset."
+                f"{broker.name} notifies its members, which stop for about ten seconds. Only a move"
+                " to a time or to an end reaches them: stop the members before a move to an offset."
             )
     if all(each is True for each in found):
-        notes.append(f"{counted(members, 'member')} online: they move at their next pull.")
+        notes.append(f"{counted(members, 'member')} online: each moves at its next pull.")
     return notes
 
 

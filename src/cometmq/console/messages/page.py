@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from cometmq.client import StoredMessage
+from cometmq.client.admin import DeadLetter
 from cometmq.client.admin.messages import is_offset_id
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.console.downloads import File
@@ -50,7 +51,7 @@ class SearchQuery(Query):
 
 
 class Messages(msgspec.Struct):
-    """What was found."""
+    """The messages that were found."""
 
     messages: list[MessageRow]
     total: int
@@ -73,7 +74,7 @@ class MessagesByTime(msgspec.Struct):
     topic: str
     messages: list[MessageRow]
     rest: str
-    """Where the next page begins; empty at the end."""
+    """The beginning of the next page; empty at the end."""
     rest_messages: int
     """Messages of later pages, at most."""
     deleted: int
@@ -109,6 +110,8 @@ class FoundMessage(msgspec.Struct):
     record_bytes: int
     group: str | None
     """The group of a retry or a dead letter."""
+    original_topic: str | None
+    """The topic to which a retry or a dead letter was first sent."""
     properties: dict[str, str]
     properties_total: int
     compression: str
@@ -161,7 +164,7 @@ async def by_time(reads: Reads, query: TimeQuery) -> MessagesByTime:
 
 
 async def _queues(reads: Reads, query: TimeQuery) -> list[MessageQueue]:
-    """Return the queues of a query: those of the topic that have messages.
+    """Return the queues of a query that have messages.
 
     Raises:
         NotFoundError: it has no such queue.
@@ -207,6 +210,7 @@ async def find(reads: Reads, topic: str, broker: str, queue: int, offset: int) -
 async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
     """Return the message at a queue offset, with its properties and its body."""
     found = await find(reads, query.topic, query.broker, query.queue, query.offset)
+    group = _group_of(found.topic)
     properties = dict(sorted(found.properties.items()))
     shown = dict(list(properties.items())[:PROPERTIES_SHOWN])
     compression, error = _compression(found)
@@ -220,7 +224,8 @@ async def message(reads: Reads, query: MessageQuery) -> FoundMessage:
         retries=found.reconsume_times,
         log_offset=int(found.log_offset),
         record_bytes=found.size_bytes,
-        group=_group_of(found.topic),
+        group=group,
+        original_topic=DeadLetter(found).original_topic if group else None,
         properties=shown,
         properties_total=len(properties),
         compression=compression,

@@ -13,9 +13,8 @@ from cometmq.console.messages.page import find
 from cometmq.console.pages import Name, address
 from cometmq.console.reads import Reads
 from cometmq.console.stored_messages import Offset, QueueNumber
-from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.model.errors import ConfigError
 from cometmq.model.topic import TOPICS_OF_WAITING
-from cometmq.protocol.codes import ResponseCode
 
 DELIVER_S = 20.0
 """The handler of the member runs meanwhile."""
@@ -88,13 +87,8 @@ class ResentMessage(msgspec.Struct):
 
 async def _members(reads: Reads, group: str) -> list[str]:
     """Return the client ids of a group's members."""
-    try:
-        found = await reads.admin.consumer_connections(group)
-    except ResponseError as error:
-        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return []
-        raise
-    return sorted(each.client_id for each in found.connection_set)
+    online = await reads.online(group)
+    return sorted(each.client_id for each in online.connection_set) if online else []
 
 
 async def _member(reads: Reads, form: DeliverMessage) -> tuple[str, list[str]]:

@@ -59,6 +59,8 @@ class Trace(msgspec.Struct):
     """What clients have recorded about a message, in the order of time."""
 
     id: str
+    topic: str
+    """The topic of the message; empty if its producer has recorded no trace."""
     trace_topic: str
     steps: list[TraceStep]
     total: int
@@ -86,7 +88,13 @@ async def trace(reads: Reads, query: TraceQuery) -> Trace:
         ) from None
     events = trace_events(records, query.id)
     steps, whole_ms = timeline_of(events[:EVENTS_SHOWN])
-    return Trace(query.id, topic, steps, len(events), whole_ms)
+    return Trace(query.id, _topic_of(events), topic, steps, len(events), whole_ms)
+
+
+def _topic_of(events: Sequence[TraceEvent]) -> str:
+    records = [each.record for each in events]
+    named = [each for each in records if isinstance(each, Publish | EndTransaction | Recall)]
+    return named[0].topic if named else ""
 
 
 def timeline_of(events: Sequence[TraceEvent]) -> tuple[list[TraceStep], int]:
@@ -119,7 +127,7 @@ def timeline_of(events: Sequence[TraceEvent]) -> tuple[list[TraceStep], int]:
 def _begin_ms(event: TraceEvent) -> int:
     """Return when a step began; of an end whose start was not recorded, by its cost.
 
-    It is 0 or less if the client has recorded no time, as those of RocketMQ 4.
+    It is 0 or less if the client has recorded no time, as clients of RocketMQ 4.
     """
     record = event.record
     if isinstance(record, ConsumeAfter) and event.start is None:

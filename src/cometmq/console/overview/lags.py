@@ -27,12 +27,12 @@ class GroupLag(msgspec.Struct):
     group: str
     lag: int
     consumed_time_ms: int | None
-    """When the message was stored up to which the slowest of its queues is consumed."""
+    """The time at which the last consumed message of its slowest queue was stored."""
     read_time_ms: int
     committed: int
     """The sum of its committed offsets."""
     moved_time_ms: int
-    """When this sum had changed, or there was no lag."""
+    """The last time at which this sum had changed, or the group had no lag."""
 
 
 class Lags(msgspec.Struct):
@@ -40,7 +40,7 @@ class Lags(msgspec.Struct):
 
     worst: list[GroupLag] = msgspec.field(default_factory=list)
     lag: int | None = None
-    """Of all groups; None until each was read once."""
+    """The lag of all groups; None until each was read once."""
     groups: int = 0
     read: int = 0
     """Groups that were read."""
@@ -65,7 +65,7 @@ class LagSamples:
         """The group up to which the groups were read in turn."""
 
     async def take(self) -> Lags:
-        """Read the groups with the greatest lag, and those whose turn it is.
+        """Read the groups with the greatest lag, and some of the others in turn.
 
         Raises:
             CometError: the list of groups cannot be read.

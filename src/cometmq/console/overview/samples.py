@@ -58,14 +58,14 @@ class Point(msgspec.Struct):
     in_per_s: float
     out_per_s: float
     lag: int | None = None
-    """Of all groups; None if not all were read."""
+    """The lag of all groups; None if not all were read."""
 
 
 class Overview(msgspec.Struct):
     """The state of a cluster."""
 
     time_ms: int = 0
-    """When it was read; 0 if it was not read yet."""
+    """The time at which it was read; 0 if it was not read yet."""
     in_per_s: float = 0.0
     out_per_s: float = 0.0
     brokers: list[BrokerState] = msgspec.field(default_factory=list)
@@ -75,7 +75,7 @@ class Overview(msgspec.Struct):
 
 
 class Samples:
-    """The newest sample, and the points of those before it.
+    """The newest sample, and a point for each of the samples before it.
 
     Args:
         reads: requests to the cluster.

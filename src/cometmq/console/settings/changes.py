@@ -81,7 +81,7 @@ async def change(reads: Reads, form: ChangeSetting) -> SettingChange:
     """Change the setting at each server; return the values that they have then.
 
     Raises:
-        ClientError: one refuses; those before it have the new value.
+        ClientError: a server refuses; the servers before it have the new value.
     """
     plan = await planned(reads, form)
     done: list[str] = []

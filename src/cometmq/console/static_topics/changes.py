@@ -53,7 +53,7 @@ class Shares(msgspec.Struct):
 
 
 async def planned(reads: Reads, form: CreateStaticTopic) -> Shares:
-    """Return which brokers get the new queues; those with the fewest get them first."""
+    """Return which brokers get the new queues: first the brokers with the fewest queues."""
     await reads.check_name(form.topic)
     targets = form.brokers or sorted({each.name for each in await reads.brokers()})
     with clear_on_old_brokers():

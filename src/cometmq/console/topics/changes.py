@@ -1,4 +1,4 @@
-"""What changes topics: create, change, delete, and send a test message.
+"""Changes of topics: create, change, delete, and send a test message.
 
 Only topics of applications: retry and dead-letter topics belong to their groups, system topics to
 the brokers.
@@ -60,7 +60,7 @@ class CreateTopic(Form):
 
 
 class ChangeTopic(Form):
-    """Settings of a topic; those without a value stay as they are."""
+    """Settings of a topic; a setting without a value stays as it is."""
 
     topic: Name
     broker: Annotated[
@@ -127,7 +127,7 @@ class TopicSettings(msgspec.Struct):
 
 
 class DeletedAt(msgspec.Struct):
-    """What one broker deletes."""
+    """The messages that one broker deletes."""
 
     broker: str
     messages: int
@@ -215,9 +215,9 @@ class _Planned(msgspec.Struct):
     address: str
     before: TopicConfig
     after: TopicConfig
-    """Its attributes are those of before, with the changes."""
+    """It has all attributes, the unchanged ones too."""
     changes: dict[str, str]
-    """Of attributes, as brokers expect them."""
+    """Changes of attributes, as brokers expect them."""
 
 
 async def _plan(reads: Reads, form: ChangeTopic) -> list[_Planned]:
@@ -339,7 +339,6 @@ async def preview_deletion(reads: Reads, form: DeleteTopic) -> TopicDeletion:
         for name, count in sorted(counts.items())
         if form.broker in ("", name)
     ]
-    groups.discard(form.topic)  # RocketMQ 5.3 lists the topic itself
     return TopicDeletion(
         *(form.topic, sum(each.messages for each in brokers), brokers),
         *(sorted(groups)[:GROUPS_SHOWN], len(groups)),
@@ -386,6 +385,16 @@ def _back(form: CreateTopic | ChangeTopic | SendMessage) -> str:
     return address("/topics/topic", topic=form.topic)
 
 
+def _message(form: SendMessage, sent: SentMessage) -> tuple[str, str] | None:
+    """Return the page of the message; a delayed one is not in its topic yet."""
+    if form.delay_seconds or form.delay_level:
+        return None
+    return "Show the message", address(
+        "/messages/message",
+        topic=sent.topic, broker=sent.broker, queue=sent.queue, offset=sent.offset,
+    )  # fmt: skip
+
+
 CHANGES = (
     Change("/topics/create", "Create a topic", CreateTopic, create, TopicSettings, back=_back),
     Change(
@@ -396,5 +405,8 @@ CHANGES = (
         "/topics/delete", "Delete the topic", DeleteTopic, delete, TopicDeletion,
         preview=preview_deletion, previewed=TopicDeletion,
     ),
-    Change("/topics/send", "Send a message", SendMessage, send, SentMessage, back=_back),
+    Change(
+        "/topics/send", "Send a message", SendMessage, send, SentMessage, back=_back,
+        following=_message,
+    ),
 )  # fmt: skip

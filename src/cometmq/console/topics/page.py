@@ -33,7 +33,7 @@ Shown = Annotated[
 
 
 class TopicsQuery(Query):
-    """Which part of the list."""
+    """A part of the list."""
 
     search: Search = ""
     type: Shown = "application"
@@ -60,7 +60,7 @@ class Topics(msgspec.Struct):
 
 
 class TopicQuery(Query):
-    """Which topic, and which part of its queues."""
+    """A topic, and a part of its queues."""
 
     topic: Name
     page: PageNumber = 1
@@ -163,7 +163,7 @@ async def groups_of(
             errors.append(f"groups at {at}: {listed}")
         else:
             groups.update(listed)
-    return sorted(groups - {topic})  # RocketMQ 5.3 lists the topic itself if a group subscribes
+    return sorted(groups)
 
 
 async def topic(reads: Reads, query: TopicQuery) -> Topic:

@@ -30,13 +30,13 @@ SHOWN = 50
 FIRST = 10
 """Messages of a queue that a tail begins with."""
 QUEUES_MAX = 16
-"""Queues of a step; the others are left out, those with the oldest messages first."""
+"""Queues of a step. If more have new messages, the ones with the oldest messages are left out."""
 PULLED_MAX = 32
 """Messages of a queue and a step."""
 SCANNED_MAX = 1_000
 """Offsets of a queue that a step with a filter looks at."""
 ROUTE_STEPS, QUIET_STEPS = 30, 20
-"""After so many steps the route is read again; after so many quiet ones a viewer gets the same."""
+"""Steps after which the route is read again, and quiet steps after which a viewer gets an event."""
 QUEUES_OF_STEP = 500
 """A topic with more queues is asked less often: a response has the ends of all of them."""
 VIEWERS_MAX = 16

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 T = TypeVar("T")
+
+AT_ONCE = 16
+"""Calls that `side_by_side` runs at a time."""
 
 
 def is_call_failure(error: BaseException) -> bool:
@@ -180,3 +184,28 @@ class Supervisor:
         for task in tasks:
             if not task.done():
                 log.error("task did not end task=%s", task.get_name())
+
+
+async def side_by_side(
+    items: Iterable[A], call: Callable[[A], Awaitable[T]], *, at_once: int = AT_ONCE
+) -> list[T]:
+    """Return what ``call`` gives for each item, in the order of the items; some run at a time.
+
+    Raises:
+        BaseException: what the first call that failed has raised; the others are cancelled.
+    """
+    numbered = list(enumerate(items))
+    results: dict[int, T] = {}
+    waiting = iter(numbered)
+
+    async def work() -> None:
+        for number, item in waiting:
+            results[number] = await call(item)
+
+    workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(numbered)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for each in workers:  # the workers that go on after another one has failed
+            each.cancel()
+    return [results[number] for number, _ in numbered]

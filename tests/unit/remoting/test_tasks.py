@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import side_by_side
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -247,3 +248,37 @@ async def test_cancelling_ends_a_periodic_task_in_the_middle_of_a_turn(
 
     assert task.cancelled()
     assert caplog.records == []
+
+
+async def test_results_come_in_the_order_of_the_items_and_the_limit_holds() -> None:
+    running, most = 0, 0
+
+    async def call(item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(10 - item):  # later items end earlier
+            await asyncio.sleep(0)
+        running -= 1
+        return item * item
+
+    assert await side_by_side(range(10), call, at_once=4) == [item * item for item in range(10)]
+    assert most == 4
+
+
+async def test_the_first_failure_is_raised_and_the_other_calls_are_cancelled() -> None:
+    cancelled: list[int] = []
+
+    async def call(item: int) -> None:
+        if item == 1:
+            raise ValueError("one")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(item)
+            raise
+
+    with pytest.raises(ValueError, match="one"):
+        await side_by_side(range(5), call, at_once=3)
+    await asyncio.sleep(0)
+    assert cancelled == [0, 2], "the others have not begun"

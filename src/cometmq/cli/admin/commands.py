@@ -10,13 +10,13 @@ import asyncio
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -54,6 +54,8 @@ DryRun = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a change that loses data.")]
 
+A = TypeVar("A")
+T = TypeVar("T")
 Options = Mapping[str, tuple[Any, Any]]
 """The annotation and the default of options, by the name of their parameter."""
 COMMON: Options = {
@@ -94,6 +96,12 @@ class Call:
         """Return the brokers that `BROKERS` or `CLUSTER` choose, as `registered` does."""
         return await self.registered(broker=self.broker, cluster=self.cluster, slaves=slaves)
 
+    async def side_by_side(self, items: Iterable[A], read: Callable[[A], Awaitable[T]]) -> list[T]:
+        """Return what ``read`` gives for each item, in order; some requests run at a time."""
+        from cometmq.remoting.tasks import side_by_side
+
+        return await side_by_side(items, read)
+
     async def each_broker(
         self, find: Callable[[RegisteredBroker], Awaitable[list[Row]]], *, slaves: bool = False
     ) -> list[Row]:
@@ -101,13 +109,16 @@ class Call:
 
         One that does not respond makes the command fail later.
         """
-        rows: list[Row] = []
-        for server in await self.servers(slaves=slaves):
+
+        async def rows_of(server: RegisteredBroker) -> list[Row]:
             try:
-                rows += await find(server)
+                return await find(server)
             except CometError as error:
                 self.fail(error, f"{server.name} {server.address}")
-        return rows
+                return []
+
+        found = await self.side_by_side(await self.servers(slaves=slaves), rows_of)
+        return [row for rows in found for row in rows]
 
     async def change_each(
         self,

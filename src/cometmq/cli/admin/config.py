@@ -88,10 +88,10 @@ async def show(call: Call, part: Part = "", slaves: Slaves = False) -> Rows:
 @app.show("compare", "key values", chooses=CLUSTER)
 async def compare(call: Call, slaves: Slaves = False) -> Rows:
     """Show the settings in which brokers differ, with the value of each."""
-    tables = {
-        f"{each.name}:{each.id}": await call.admin.broker_config(each.address)
-        for each in await call.servers(slaves=slaves)
-    }
+    servers = await call.servers(slaves=slaves)
+    configs = await call.side_by_side(servers, lambda each: call.admin.broker_config(each.address))
+    names = [f"{each.name}:{each.id}" for each in servers]
+    tables = dict(zip(names, configs, strict=True))
     keys = sorted(set().union(*tables.values()))
     return [
         (key, {name: shown_setting(key, table.get(key, "")) for name, table in tables.items()})
@@ -109,9 +109,9 @@ async def set_config(call: Call, settings: Settings, slaves: Slaves = False) -> 
     """
     wanted = changes_in(settings)
     servers = await call.servers(slaves=slaves)
+    configs = await call.side_by_side(servers, lambda each: call.admin.broker_config(each.address))
     changes: list[Change] = []
-    for each in servers:
-        now = await call.admin.broker_config(each.address)
+    for each, now in zip(servers, configs, strict=True):
         if unknown := [key for key in wanted if key not in now]:
             raise ConfigError(f"{each.name} has no setting {', '.join(unknown)}: see 'config show'")
         detail = ", ".join(

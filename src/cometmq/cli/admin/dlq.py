@@ -258,7 +258,7 @@ async def list_letters(
                 break
         if not rest or len(found) == limit or scanned >= SCANNED_MAX:
             break
-    rows = [await _row(call, letter, originals=originals) for letter in found]
+    rows = await call.side_by_side(found, lambda letter: _row(call, letter, originals=originals))
     keys = list(rows[0]) if rows else []
     call.output.rows(keys, [tuple(row.values()) for row in rows])
     if rest:
@@ -304,8 +304,8 @@ async def show(
     if not found:
         raise ConfigError(f"group {group} has no dead letter with the id {message_id}")
     rows = []
-    for letter in found:
-        original = await call.admin.original_of(letter)
+    originals = await call.side_by_side(found, call.admin.original_of)
+    for letter, original in zip(found, originals, strict=True):
         row = {
             **letter.encode(),
             "body": body_text(letter.message),

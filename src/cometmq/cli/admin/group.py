@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,13 +24,15 @@ from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from cometmq.client.admin import GroupLag
+    from cometmq.model.group import SubscriptionGroupConfig
     from cometmq.model.queue import MessageQueue
     from cometmq.protocol.bodies.client import ConsumerConnection, ConsumerRunningInfo
     from cometmq.protocol.bodies.common import Connection
     from cometmq.protocol.bodies.group import OffsetWrapper
+    from cometmq.protocol.bodies.route import RegisteredBroker
 
 app = Commands("Consumer groups: their settings, members and lag.")
 
@@ -107,22 +110,15 @@ async def list_groups(
     from cometmq.cli.admin.names import group_names
 
     wanted = groups or await group_names(call.admin)
-    rows = [await _overview(call, group, age=age) for group in wanted]
+    masters = [each.address for each in await call.servers()]
+    rows = await call.side_by_side(wanted, lambda group: _overview(call, group, masters, age=age))
     return [row for row in rows if int(str(row[4])) >= min_lag]
 
 
-async def _overview(call: Call, group: str, *, age: bool) -> Row:
-    stats: dict[MessageQueue, OffsetWrapper] = {}
-    tps = 0.0
-    try:
-        stats = await call.admin.consume_stats(group)
-        masters = [each.address for each in await call.servers()]
-        for topic in sorted({queue.topic for queue in stats}):
-            found = await call.admin.broker_counters(masters, "GROUP_GET_NUMS", f"{topic}@{group}")
-            tps += found[0]
-    except ResponseError:
-        pass  # the group has no offset yet
-    online = await _online(call, group)
+async def _overview(call: Call, group: str, masters: Sequence[str], *, age: bool) -> Row:
+    (stats, tps), online = await asyncio.gather(
+        _stats_and_rate(call, group, masters), _online(call, group)
+    )
     oldest = await _ages(call, group, {queue.topic for queue in stats}) if age else {}
     return (
         group,
@@ -133,6 +129,22 @@ async def _overview(call: Call, group: str, *, age: bool) -> Row:
         tps,
         max((each for each in oldest.values() if each is not None), default=None),
     )
+
+
+async def _stats_and_rate(
+    call: Call, group: str, masters: Sequence[str]
+) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
+    """Return the offsets of a group and the rate at which it consumes; none without an offset."""
+    try:
+        stats = await call.admin.consume_stats(group)
+    except ResponseError:
+        return {}, 0.0
+    topics = sorted({queue.topic for queue in stats})
+    found = await call.side_by_side(
+        topics,
+        lambda topic: call.admin.broker_counters(masters, "GROUP_GET_NUMS", f"{topic}@{group}"),
+    )
+    return stats, sum(tps for tps, _ in found)
 
 
 def _lag(row: OffsetWrapper) -> int:
@@ -167,28 +179,37 @@ async def _running_infos(
     call: Call, group: str, online: ConsumerConnection | None
 ) -> AsyncIterator[tuple[str, ConsumerRunningInfo]]:
     """Yield each member's client id and what it does; note members that do not respond."""
-    for member in online.connection_set if online else ():
+
+    async def ask(member: Connection) -> ConsumerRunningInfo | CometError:
         try:
-            info = await call.admin.running_info(group, member.client_id)
+            return await call.admin.running_info(group, member.client_id)
         except CometError as error:
-            call.fail(error, member.client_id)
-            continue
-        yield member.client_id, info
+            return error
+
+    members = online.connection_set if online else ()
+    for member, info in zip(members, await call.side_by_side(members, ask), strict=True):
+        if isinstance(info, CometError):
+            call.fail(info, member.client_id)
+        else:
+            yield member.client_id, info
 
 
 async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, int | None]:
     """Return the age of the first unconsumed message in each queue, in ms."""
     now = now_ms()
-    found: dict[MessageQueue, int | None] = {}
-    for topic in sorted(topics):
+
+    async def read(topic: str) -> dict[MessageQueue, int | None]:
         try:
-            oldest = await call.admin.oldest_unconsumed(group, topic)
+            return await call.admin.oldest_unconsumed(group, topic)
         except CometError as error:
             call.fail(error, f"age of the lag in {topic}")
-            continue
-        for queue, stored_ms in oldest.items():
-            found[queue] = None if stored_ms is None else max(now - stored_ms, 0)
-    return found
+            return {}
+
+    return {
+        queue: None if stored_ms is None else max(now - stored_ms, 0)
+        for oldest in await call.side_by_side(sorted(topics), read)
+        for queue, stored_ms in oldest.items()
+    }
 
 
 @app.show(
@@ -212,8 +233,8 @@ async def lag(
     stats = await call.admin.consume_stats(group, topic)
     topics = {queue.topic for queue in stats}
     found: dict[MessageQueue, GroupLag] = {}
-    for each in sorted(topics):
-        found |= await call.admin.lag(group, each)
+    for each in await call.side_by_side(sorted(topics), lambda name: call.admin.lag(group, name)):
+        found |= each
     await check_committed(call, group, found, topic)
     ages = await _ages(call, group, topics)
     owners = await _owners(call, group) if members else {}
@@ -275,13 +296,22 @@ async def show(call: Call, group: GroupName) -> Rows:
 
     rows = [
         (server.name, name, value)
-        for server in await call.servers()
-        if (config := (await call.admin.broker_groups(server.address)).get(group)) is not None
+        for server, groups in await _tables(call)
+        if (config := groups.get(group)) is not None
         for name, value in msgspec.to_builtins(config).items()
     ]
     if not rows:
         raise ConfigError(f"no broker has settings of group {group}")
     return rows
+
+
+async def _tables(
+    call: Call,
+) -> list[tuple[RegisteredBroker, dict[str, SubscriptionGroupConfig]]]:
+    """Return the groups of each broker that was chosen, with their settings."""
+    servers = await call.servers()
+    tables = await call.side_by_side(servers, lambda each: call.admin.broker_groups(each.address))
+    return list(zip(servers, tables, strict=True))
 
 
 @app.show("members", "client address language version", watch=True)
@@ -368,10 +398,9 @@ async def export(call: Call) -> None:
     """Print the settings of the groups of applications as JSON that 'group apply' reads."""
     from cometmq.model.namespace import is_system_group
 
-    tables = [await call.admin.broker_groups(each.address) for each in await call.servers()]
     print_settings(
         {name: config for name, config in table.items() if not is_system_group(name)}
-        for table in tables
+        for _, table in await _tables(call)
     )
 
 
@@ -389,8 +418,8 @@ async def create(
     given = _settings(settings)
     config = SubscriptionGroupConfig(group_name=group, **given)
     changes: list[Change] = []
-    for server in await call.servers():
-        if group in await call.admin.broker_groups(server.address):
+    for server, groups in await _tables(call):
+        if group in groups:
             raise ConfigError(
                 f"group {group} exists on {server.name}: change it with 'group update'"
             )
@@ -412,8 +441,8 @@ async def update(call: Call, group: GroupName, settings: dict[str, Any]) -> list
     if not given:
         raise ConfigError("nothing to change: expected an option, such as --max-retries")
     changes: list[Change] = []
-    for server in await call.servers():
-        old = (await call.admin.broker_groups(server.address)).get(group)
+    for server, groups in await _tables(call):
+        old = groups.get(group)
         if old is None:
             continue
         new = msgspec.structs.replace(old, **given)

@@ -173,9 +173,9 @@ async def clone(
 ) -> list[Change]:
     """Copy the committed offsets of one group to another, for some topics."""
     changes: list[Change] = []
-    for topic in topics:
-        found = await call.admin.committed(source, topic)
-        old = await call.admin.committed(target, topic)
+    found_of = await call.side_by_side(topics, partial(call.admin.committed, source))
+    old_of = await call.side_by_side(topics, partial(call.admin.committed, target))
+    for topic, found, old in zip(topics, found_of, old_of, strict=True):
         detail = ", ".join(
             f"{_short(queue)} {'none' if old[queue] is None else old[queue]} -> {offset}"
             for queue, offset in sorted(found.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -182,25 +183,36 @@ async def stats(
     ] = False,
 ) -> Rows:
     """Show the rates of topics and of the groups that consume them, and the lag of these."""
-    rows: list[Row] = []
-    for topic in topics or [str(row[0]) for row in await list_topics(call)]:
+
+    async def read(topic: str) -> list[Row]:
         try:
-            rows += await _stats(call, topic)
+            return await _stats(call, topic)
         except CometError as error:
             call.fail(error, topic)
-    return [row for row in rows if not active or row[5] or row[6]]
+            return []
+
+    found = await call.side_by_side(
+        topics or [str(row[0]) for row in await list_topics(call)], read
+    )
+    return [row for rows in found for row in rows if not active or row[5] or row[6]]
 
 
 async def _stats(call: Call, topic: str) -> list[Row]:
     addresses = (await call.admin.route(topic)).masters()
-    in_tps, in_day = await call.admin.broker_counters(addresses, "TOPIC_PUT_NUMS", topic)
-    rows: list[Row] = []
-    for group in await call.admin.groups_of_topic(topic):
-        key = f"{topic}@{group}"
-        out_tps, out_day = await call.admin.broker_counters(addresses, "GROUP_GET_NUMS", key)
-        found = await call.admin.consume_stats(group, topic)
+    (in_tps, in_day), groups = await asyncio.gather(
+        call.admin.broker_counters(addresses, "TOPIC_PUT_NUMS", topic),
+        call.admin.groups_of_topic(topic),
+    )
+
+    async def read(group: str) -> Row:
+        (out_tps, out_day), found = await asyncio.gather(
+            call.admin.broker_counters(addresses, "GROUP_GET_NUMS", f"{topic}@{group}"),
+            call.admin.consume_stats(group, topic),
+        )
         lag = sum(max(row.broker_offset - row.consumer_offset, 0) for row in found.values())
-        rows.append((topic, group, lag, in_tps, out_tps, in_day, out_day))
+        return topic, group, lag, in_tps, out_tps, in_day, out_day
+
+    rows = await call.side_by_side(groups, read)
     return rows or [(topic, None, None, in_tps, None, in_day, None)]
 
 
@@ -212,12 +224,13 @@ async def export(call: Call) -> None:
     """
     from cometmq.model.topic import application_topics
 
-    tables: list[dict[str, TopicConfig]] = []
-    static: dict[str, int] = {}
-    for each in await call.servers():
-        tables.append(await call.admin.broker_topics(each.address))
-        mappings = await call.admin.broker_static_topics(each.address)
-        static |= {name: mapping.total_queues for name, mapping in mappings.items()}
+    addresses = [each.address for each in await call.servers()]
+    tables = await call.side_by_side(addresses, call.admin.broker_topics)
+    static = {
+        name: mapping.total_queues
+        for mappings in await call.side_by_side(addresses, call.admin.broker_static_topics)
+        for name, mapping in mappings.items()
+    }
     info = await call.admin.cluster_info()
     brokers, clusters = info.broker_addr_table, info.cluster_addr_table
     print_settings(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from cometmq.cli.doctor.cluster import Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, too_many
@@ -22,11 +20,9 @@ from cometmq.protocol.bodies.group import OffsetWrapper
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.route import TopicRouteData
 from cometmq.protocol.codes import ResponseCode
-
-T = TypeVar("T")
+from cometmq.remoting.tasks import side_by_side
 
 TOPICS_MAX, GROUPS_MAX, MEMBERS_MAX = 2_000, 1_000, 100
-REQUESTS_AT_ONCE = 8
 INSPECT = "see docs/howto/inspect-a-group.md"
 
 Subscriptions = Mapping[str, Mapping[str, ComparableFilter]]
@@ -41,17 +37,6 @@ def checks(cluster: Cluster) -> list[Check]:
         Check("topics", "the cluster", partial(_topics, cluster)),
         Check("groups", "the cluster", partial(_groups, cluster)),
     ]
-
-
-async def _each(items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Ask for every item, some at a time."""
-    limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
-
-    async def one(item: str) -> T:
-        async with limit:
-            return await ask(item)
-
-    return await asyncio.gather(*map(one, items))
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -70,9 +55,11 @@ async def _topics(cluster: Cluster) -> Sequence[Finding]:
             return TopicRouteData()
 
     found = [*too_many("topics", len(names), TOPICS_MAX)]
-    for topic, data in zip(some, await _each(some, route), strict=True):
+    routes = list(zip(some, await side_by_side(some, route), strict=True))
+    static = await side_by_side(routes, lambda each: static_findings(cluster, *each))
+    for (topic, data), findings in zip(routes, static, strict=True):
         found += _permissions(topic, data)
-        found += await static_findings(cluster, topic, data)
+        found += findings
     return found or [fine("topics", "the cluster", f"{counted(len(some), 'topic')} can be written")]
 
 
@@ -99,26 +86,30 @@ async def _groups(cluster: Cluster) -> Sequence[Finding]:
     """Look for groups with a backlog and no consumer, and for members that disagree."""
     rows: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
     names: set[str] = set()
-    for master in cluster.masters:
-        names.update(await cluster.admin.broker_groups(master.address))
-        for by_group in (await cluster.admin.broker_lag(master.address)).consume_stats_list:
+    masters = [each.address for each in cluster.masters]
+    for table in await side_by_side(masters, cluster.admin.broker_groups):
+        names.update(table)
+    for lags in await side_by_side(masters, cluster.admin.broker_lag):
+        for by_group in lags.consume_stats_list:
             for group, stats in by_group.items():
                 for part in stats:
                     rows.setdefault(group, {}).update(part.offset_table)
     groups = sorted(group for group in names | rows.keys() if not is_system_group(group))
     some = groups[:GROUPS_MAX]
     found = [*too_many("groups", len(groups), GROUPS_MAX)]
-    members = await _each(some, partial(_members, cluster))
-    for group, connections in zip(some, members, strict=True):
-        if not connections:
-            logical = await cluster.admin.logical_consume_stats(group, rows.get(group, {}))
-            lags = (max(0, row.broker_offset - row.consumer_offset) for row in logical.values())
-            found += _without_consumers(group, sum(lags))
+    members = await side_by_side(some, partial(_members, cluster))
+    offline = [group for group, each in zip(some, members, strict=True) if not each]
+    tables = await side_by_side(
+        offline, lambda group: cluster.admin.logical_consume_stats(group, rows.get(group, {}))
+    )
+    for group, logical in zip(offline, tables, strict=True):
+        behind = (max(0, row.broker_offset - row.consumer_offset) for row in logical.values())
+        found += _without_consumers(group, sum(behind))
     online = {group: each for group, each in zip(some, members, strict=True) if each}
     found = found or [
         fine("groups", "the cluster", f"{counted(len(some), 'group')}, {len(online)} online")
     ]
-    differing = await _each(
+    differing = await side_by_side(
         list(online), lambda group: _subscriptions(cluster, group, online[group])
     )
     for group, connections in online.items():
@@ -140,14 +131,17 @@ def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
 
 async def _members(cluster: Cluster, group: str) -> list[ConsumerConnection]:
     """Return what the masters know of the members of a group; empty if none is online."""
-    found = []
-    for master in cluster.masters:
+
+    async def ask(address: str) -> ConsumerConnection | None:
         try:
-            found.append(await cluster.admin.consumer_connections(group, brokers=[master.address]))
+            return await cluster.admin.consumer_connections(group, brokers=[address])
         except ResponseError as problem:
             if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise
-    return found
+            return None
+
+    found = await side_by_side([each.address for each in cluster.masters], ask)
+    return [each for each in found if each is not None]
 
 
 async def _subscriptions(
@@ -162,12 +156,15 @@ async def _subscriptions(
             continue
         for client_id, topics in table.subscriptions_by_client.items():
             members[client_id] = _filters(topics.items())
-    for client_id in sorted(unasked - members.keys())[:MEMBERS_MAX]:
+
+    async def ask(client_id: str) -> None:
         try:
             info = await cluster.admin.running_info(group, client_id)
         except CometError:  # it may have left; a member that does not respond is no difference
-            continue
+            return
         members[client_id] = _filters((each.topic, each) for each in info.subscription_set)
+
+    await side_by_side(sorted(unasked - members.keys())[:MEMBERS_MAX], ask)
     return list(differences(group, members))
 
 

@@ -51,6 +51,7 @@ from cometmq.protocol.headers.topic import (
     QueryConsumeTimeSpanRequest,
     QueryTopicConsumeByWhoRequest,
 )
+from cometmq.remoting.tasks import side_by_side
 
 
 class Groups(AdminCore):
@@ -146,8 +147,8 @@ class Groups(AdminCore):
     async def groups(self) -> list[str]:
         """Return the names of all groups with settings on a broker, in alphabetical order."""
         found: set[str] = set()
-        for address in await self._masters():
-            found.update(await self.broker_groups(address))
+        for each in await side_by_side(await self._masters(), self.broker_groups):
+            found.update(each)
         return sorted(found)
 
     async def broker_groups(self, address: str) -> dict[str, SubscriptionGroupConfig]:
@@ -197,8 +198,11 @@ class Groups(AdminCore):
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic now, or have an offset in it."""
         found: set[str] = set()
-        for address in (await self._route(topic)).masters():
-            found.update(await self.broker_groups_of_topic(address, topic))
+        masters = (await self._route(topic)).masters()
+        for each in await side_by_side(
+            masters, lambda address: self.broker_groups_of_topic(address, topic)
+        ):
+            found.update(each)
         return sorted(found)
 
     async def broker_groups_of_topic(self, address: str, topic: str) -> list[str]:
@@ -285,12 +289,12 @@ class Offsets(StaticTopics):
         async def one(queue: MessageQueue) -> int | None:
             return await self._offsets.committed(group, queue, zero_if_unknown=False)
 
-        return dict(zip(queues, await self._each(queues, one), strict=True))
+        return dict(zip(queues, await side_by_side(queues, one), strict=True))
 
     async def lag(self, group: str, topic: str) -> dict[MessageQueue, GroupLag]:
         """Return a group's committed offset and lag in each readable queue of a topic."""
         committed = await self.committed(group, topic)
-        bounds = await self._each(committed, self._offsets.bounds)
+        bounds = await side_by_side(committed, self._offsets.bounds)
         return {
             queue: GroupLag(
                 None if offset is None else QueueOffset(offset),
@@ -313,7 +317,7 @@ class Offsets(StaticTopics):
         async def one(queue: MessageQueue) -> int:
             return await self._offsets.at_time(queue, time_ms)
 
-        return dict(zip(queues, await self._each(queues, one), strict=True))
+        return dict(zip(queues, await side_by_side(queues, one), strict=True))
 
     async def broker_offset_at(
         self, address: str, queue: MessageQueue, time_ms: int
@@ -337,8 +341,10 @@ class Offsets(StaticTopics):
     ) -> dict[MessageQueue, OffsetWrapper]:
         """Return the offsets that brokers have of a group, for one topic or for all."""
         found: dict[MessageQueue, OffsetWrapper] = {}
-        for address in await self._masters():
-            found.update((await self.broker_consume_stats(address, group, topic)).offset_table)
+        for each in await side_by_side(
+            await self._masters(), lambda address: self.broker_consume_stats(address, group, topic)
+        ):
+            found.update(each.offset_table)
         return await self.logical_consume_stats(group, found)
 
     async def broker_consume_stats(
@@ -364,13 +370,15 @@ class Offsets(StaticTopics):
             Times in ms since 1970; None for a queue without lag.
         """
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
-        found: dict[MessageQueue, int | None] = {}
-        for address in (await self._route(topic)).masters():
+
+        async def read(address: str) -> dict[MessageQueue, int | None]:
             response = await self.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             now_ms = round(clock.time() * 1000)
-            for span in QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set:
-                found[span.message_queue] = _oldest(span, now_ms)
-        return dict(sorted(found.items()))
+            spans = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
+            return {span.message_queue: _oldest(span, now_ms) for span in spans}
+
+        found = await side_by_side((await self._route(topic)).masters(), read)
+        return dict(sorted(pair for each in found for pair in each.items()))
 
     async def reset_to_time(
         self, group: str, topic: str, time: datetime | int, *, force: bool = True
@@ -431,9 +439,12 @@ class Offsets(StaticTopics):
             target: the group to copy to. Stop its members first, or they overwrite the offsets.
             topics: the topics.
         """
-        for topic in topics:
+
+        async def copy(topic: str) -> None:
             header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
             await self._call_masters(RequestCode.CLONE_GROUP_OFFSET, header, topic)
+
+        await side_by_side(topics, copy)
 
     async def _reset_all(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool
@@ -479,21 +490,21 @@ class Offsets(StaticTopics):
     async def _write(
         self, queues: Iterable[MessageQueue], group: str, timestamp_ms: int, *, force: bool
     ) -> dict[MessageQueue, int]:
-        """Write the new offsets one by one."""
-        found: dict[MessageQueue, int] = {}
-        for queue in queues:
+        """Write the new offset of each queue."""
+
+        async def write(queue: MessageQueue) -> tuple[MessageQueue, int]:
             current = await self._offsets.committed(group, queue, zero_if_unknown=False)
             wanted = (
                 (await self._offsets.bounds(queue)).max_offset
                 if timestamp_ms < 0
                 else await self._offsets.at_time(queue, timestamp_ms)
             )
-            if force or current is None or wanted < current:
-                await self._offsets.commit(group, queue, wanted)
-                found[queue] = wanted
-            else:
-                found[queue] = current
-        return found
+            if not force and current is not None and wanted >= current:
+                return queue, current
+            await self._offsets.commit(group, queue, wanted)
+            return queue, wanted
+
+        return dict(await side_by_side(queues, write))
 
     async def _moves_groups(self, address: str) -> bool:
         """Whether a broker moves groups by itself; it says so in its settings."""

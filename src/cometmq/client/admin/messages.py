@@ -61,6 +61,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.recall_handle import decode_handle
 from cometmq.protocol.subscription import ALL_TAGS
+from cometmq.remoting.tasks import side_by_side
 
 FOUND_MAX = 64
 """Messages that one broker gives for a key."""
@@ -433,7 +434,7 @@ class Tracks(Queries, Sends, Groups, Clients):
             One entry for each group, by name.
         """
         asked = await self.groups_of_topic(message.topic) if groups is None else groups
-        return [await self._track(group, message) for group in sorted(asked)]
+        return await side_by_side(sorted(asked), lambda group: self._track(group, message))
 
     async def redelivery(self, group: str, message: StoredMessage) -> Redelivery:
         """Return the copies of a message that were stored to redeliver it to a group.
@@ -443,9 +444,10 @@ class Tracks(Queries, Sends, Groups, Clients):
         if message.unique_id is None:
             return Redelivery([], [], [])
         topics = retry_topics(group, message.topic)
-        retries = [found for topic in topics for found in await self._copies(topic, message)]
-        scheduled = await self._copies(DELAY_TOPIC, message)
-        dead = await self._copies(dlq_topic(group), message)
+        dead, scheduled, *retried = await side_by_side(
+            (dlq_topic(group), DELAY_TOPIC, *topics), lambda topic: self._copies(topic, message)
+        )
+        retries = [found for copies in retried for found in copies]
         begun = {each.reconsume_times for each in retries}
         waiting = [
             each

@@ -5,8 +5,7 @@ Source: DefaultMQAdminExtImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -71,12 +70,11 @@ from cometmq.protocol.headers.timers import (
     ListTimerMessagesRequest,
     ListTimerMessagesResponse,
 )
+from cometmq.remoting.tasks import side_by_side
 from cometmq.system import java_properties
 
 A = TypeVar("A")
 T = TypeVar("T")
-IN_FLIGHT_MAX = 16
-"""Requests of one call that reads of many queues, at a time."""
 
 
 class AdminCore(Lifecycle):
@@ -177,27 +175,12 @@ class AdminCore(Lifecycle):
         self._instance.check_running()
         return await self._instance.routes.find(topic)
 
-    async def _each(self, items: Iterable[A], read: Callable[[A], Awaitable[T]]) -> list[T]:
-        """Return what ``read`` gives for each item, in order; `IN_FLIGHT_MAX` at a time."""
-        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-
-        async def one(item: A) -> T:
-            async with slots:
-                return await read(item)
-
-        reads = [asyncio.ensure_future(one(item)) for item in items]
-        try:
-            return await asyncio.gather(*reads)
-        finally:
-            for each in reads:  # those that wait after another one has failed
-                each.cancel()
-
     async def _call_masters(
         self, code: int, header: Header, topic: str | None = None
     ) -> list[Command]:
-        """Send the request to the masters of a topic, or to all masters, one after the other."""
+        """Send the request to the masters of a topic, or to all masters."""
         found = await self._masters() if topic is None else (await self._route(topic)).masters()
-        return [await self.call(address, code, header) for address in found]
+        return await side_by_side(found, lambda address: self.call(address, code, header))
 
     async def _call_all_name_servers(
         self, code: int, header: Header, servers: Iterable[str] | None = None
@@ -208,15 +191,19 @@ class AdminCore(Lifecycle):
             CometError: the first failure, after the request was sent to the others as well.
         """
         self._instance.check_running()
-        responses: list[Command] = []
-        failure: CometError | None = None
-        for address in self.name_servers if servers is None else servers:
+
+        async def send(address: str) -> Command | CometError:
             try:
-                responses.append(await self.call(address, code, header))
+                return await self.call(address, code, header)
             except CometError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+                return error
+
+        addresses = self.name_servers if servers is None else servers
+        responses: list[Command] = []
+        for each in await side_by_side(addresses, send):
+            if isinstance(each, CometError):
+                raise each
+            responses.append(each)
         return responses
 
     async def _config_of(self, address: str, code: int) -> dict[str, str]:
@@ -287,15 +274,17 @@ class Brokers(AdminCore):
             addresses: the brokers; one that has no such counter yet adds nothing.
             name, key: as in `broker_counter`.
         """
-        tps, day = 0.0, 0
-        for address in addresses:
+
+        async def read(address: str) -> tuple[float, int]:
             try:
                 counter = await self.broker_counter(address, name, key)
             except ResponseError:
-                continue  # there were no messages yet
-            tps += counter.stats_minute.tps
-            day += counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum
-        return tps, day
+                return 0.0, 0  # there were no messages yet
+            day = counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum
+            return counter.stats_minute.tps, day
+
+        found = await side_by_side(addresses, read)
+        return sum(tps for tps, _ in found), sum(day for _, day in found)
 
     async def broker_lag(
         self, address: str, *, ordered: bool = False, timeout: float | None = None

@@ -68,6 +68,7 @@ from cometmq.protocol.headers.topic import (
     UpdateAndCreateTopicRequest,
 )
 from cometmq.protocol.logical_queues import BLOCK, is_decided, logical_offset, round_up
+from cometmq.remoting.tasks import side_by_side
 
 
 class StaticTopics(AdminCore):
@@ -110,12 +111,9 @@ class StaticTopics(AdminCore):
             ClientError: a broker has no master, or has an ordinary topic of this name.
         """
         info = await self.cluster_info()
-        parts: Parts = {}
-        for name in sorted(info.broker_addr_table):
-            part = await self._part(topic, name, _master(info, name))
-            if part is not None:
-                parts[name] = part
-        return parts
+        names = sorted(info.broker_addr_table)
+        found = await side_by_side(names, lambda name: self._part(topic, name, _master(info, name)))
+        return {name: part for name, part in zip(names, found, strict=True) if part is not None}
 
     async def _part(
         self, topic: str, broker: str, address: str
@@ -146,12 +144,16 @@ class StaticTopics(AdminCore):
         """
         shown: dict[MessageQueue, OffsetWrapper] = {}
         topics = dict.fromkeys(queue.topic for queue in stats)
-        for topic in topics:
+
+        async def show(topic: str) -> dict[MessageQueue, OffsetWrapper]:
             if topic.startswith(RETRY_PREFIX) or not await self.is_static_topic(topic):
-                continue
+                return {}
             parts = await self.static_parts(topic)
             left_out = await self._left_out(group, topic, parts, stats)
-            shown |= logical_consume_stats(topic, parts, {**left_out, **stats})
+            return logical_consume_stats(topic, parts, {**left_out, **stats})
+
+        for each in await side_by_side(topics, show):
+            shown |= each
         static = {queue.topic for queue in shown}
         return {queue: row for queue, row in stats.items() if queue.topic not in static} | shown
 
@@ -165,11 +167,13 @@ class StaticTopics(AdminCore):
         """Return the offsets in the physical queues of a static topic that a table lacks."""
         info = await self.cluster_info()
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        shown = {queue.broker_name for queue in stats if queue.topic == topic}
+        responses = await side_by_side(
+            [_master(info, name) for name in brokers_of_items(parts) if name not in shown],
+            lambda address: self.call(address, RequestCode.GET_CONSUME_STATS, header),
+        )
         found: dict[MessageQueue, OffsetWrapper] = {}
-        for name in brokers_of_items(parts):
-            if any(queue.topic == topic and queue.broker_name == name for queue in stats):
-                continue
-            response = await self.call(_master(info, name), RequestCode.GET_CONSUME_STATS, header)
+        for response in responses:
             found |= ConsumeStats.decode(response.body).offset_table
         return found
 

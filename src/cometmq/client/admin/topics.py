@@ -32,6 +32,7 @@ from cometmq.protocol.headers.topic import (
     GetTopicStatsInfoRequest,
     UpdateAndCreateTopicRequest,
 )
+from cometmq.remoting.tasks import side_by_side
 
 log = logging.getLogger(__name__)
 
@@ -184,12 +185,13 @@ class Topics(AdminCore):
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's settings on each broker that has it, by broker name."""
         route = await self._route(topic)
-        found = {name: route.master(name) for name in sorted(route.brokers)}
-        return {
-            name: await self._config(address, topic)
-            for name, address in found.items()
-            if address is not None
+        masters = {
+            name: address
+            for name in sorted(route.brokers)
+            if (address := route.master(name)) is not None
         }
+        configs = await side_by_side(masters.values(), lambda address: self._config(address, topic))
+        return dict(zip(masters, configs, strict=True))
 
     async def _config(self, address: str, topic: str) -> TopicConfig:
         header = GetTopicConfigRequest(topic=topic)
@@ -279,8 +281,11 @@ class Topics(AdminCore):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the minimum and maximum offset of each queue, and its last store time."""
         stats: dict[MessageQueue, TopicOffset] = {}
-        for address in (await self._route(topic)).masters():
-            stats.update((await self.broker_topic_stats(address, topic)).offset_table)
+        masters = (await self._route(topic)).masters()
+        for each in await side_by_side(
+            masters, lambda address: self.broker_topic_stats(address, topic)
+        ):
+            stats.update(each.offset_table)
         return stats
 
     async def broker_topic_stats(self, address: str, topic: str) -> TopicStatsTable:
@@ -292,4 +297,4 @@ class Topics(AdminCore):
     async def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
         """Return the bounds of each readable queue of a topic."""
         queues = (await self._route(topic)).read_queues
-        return dict(zip(queues, await self._each(queues, self._offsets.bounds), strict=True))
+        return dict(zip(queues, await side_by_side(queues, self._offsets.bounds), strict=True))

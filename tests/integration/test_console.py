@@ -156,8 +156,13 @@ async def test_each_page_has_the_same_as_html_and_as_json(
     )  # fmt: skip
     async with reader, visitor(console) as visits:
         schema = (await visits.get("/api/openapi.json")).json()
+        assert schema["security"] == []
         apis = {each.api for each in (*console.pages, *console.changes, *console.downloads)}
         assert apis == schema["paths"].keys()
+        names = re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(schema))
+        assert set(names) <= schema["components"]["schemas"].keys()
+        operations = [each for path in schema["paths"].values() for each in path.values()]
+        assert len({each["operationId"] for each in operations}) == len(operations)
         for page in console.pages:
             query = parameters.get(page.path, {})
             operation = schema["paths"][page.api]["get"]
@@ -424,6 +429,10 @@ async def test_programs_sign_in_with_json(guarded: httpx.AsyncClient) -> None:
     assert (await guarded.post("/api/session", json=given | {"password": "x"})).status_code == 403
     assert (await guarded.post("/api/session", json=given)).json().keys() == {"form_token"}
     assert (await guarded.get("/api/topics")).status_code == 200
+    schema = (await guarded.get("/api/openapi.json")).json()
+    assert schema["security"] == [{"session": []}]
+    assert schema["paths"]["/api/session"]["post"]["security"] == []
+    assert schema["components"]["schemas"]["Credentials"]["required"] == ["user", "password"]
 
 
 async def test_a_sign_in_leads_to_no_other_site(guarded: httpx.AsyncClient) -> None:
@@ -760,8 +769,17 @@ async def test_a_change_needs_its_role_its_form_and_a_log(
             await visits.post("/api/topics/made", json=sent), await visits.get("/audit"),
         ):  # fmt: skip
             assert refused.status_code == 403
+        for change in console.changes:
+            asked = [
+                await visits.get(change.path), await visits.post(change.path),
+                await visits.post(change.api, json={}),
+                *([await visits.get(change.api)] if change.preview else []),
+            ]  # fmt: skip
+            assert {each.status_code for each in asked} == {403}, change.path
         assert ">Audit<" not in (await visits.get("/topics")).text
-    assert audited(tmp_path)[1:] == 2 * [
+    refusals = audited(tmp_path)[1:]
+    assert len(refusals) == ATTEMPTS_MAX
+    assert refusals[:2] == 2 * [
         ("ada", "127.0.0.1", "topics/made", "refused: expected the role operator or higher")
     ]
     async with visitor(console) as visits:

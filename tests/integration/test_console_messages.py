@@ -384,6 +384,13 @@ async def test_dead_letters_are_sent_again_in_parts_with_a_report(
     made = await change(visits, "/dead-letters/resend", group=group, letters=chosen)
     assert (made["sent"], made["skipped"], made["failed"], made["rest"]) == (2, 0, 0, "")
 
+    with monkeypatch.context() as slow:
+        slow.setattr(resends, "SENT_S", 0.0)
+        slow.setattr(resends, "PART", 1)
+        made = await change(visits, "/dead-letters/resend", group=group, letters=chosen)
+        assert (made["skipped"], made["left_at_most"], made["rest"]) == (1, 1, "")
+        assert "not in the report" in made["stopped_by"]
+
     monkeypatch.setattr(resends, "SENT_MAX", 20)
     counts, rest, calls = {"sent": 0, "skipped": 0, "failed": 0}, "", 0
     while rest or not calls:

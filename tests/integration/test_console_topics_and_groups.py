@@ -94,6 +94,9 @@ async def test_a_topic_is_created_changed_and_deleted(
     assert "made" in {each["topic"] for each in (await read(visits, "/topics"))["topics"]}
     error = (await make(visits, "/topics/create", 400, topic="made"))["error"]
     assert "topic made exists" in error
+    for name in BROKERS:  # as when a broker was away, or is new
+        part = await make(visits, "/topics/create", topic="half", queues=1, brokers=[name])
+        assert [each["broker"] for each in part["brokers"]] == [name]
 
     change = {"topic": "made", "broker": "broker-1", "read_queues": 2, "permission": "read"}
     for number in range(16):

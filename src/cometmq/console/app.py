@@ -271,7 +271,9 @@ class Console:
         return respond
 
     def _schema(self) -> Endpoint:
-        content = schema_of(self.pages, self.changes, self.downloads)
+        content = schema_of(
+            self.pages, self.changes, self.downloads, has_sign_in=self.sign_ins is not None
+        )
 
         async def respond(_request: Request) -> Response:
             return JSONResponse(content)

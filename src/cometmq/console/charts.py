@@ -37,7 +37,7 @@ def chart_of(
         gap_ms: the line is broken between two points that are farther apart.
     """
     end = points[-1][0] if points else 0
-    shown = [each for each in points if each[0] > end - SPAN_MS]
+    shown = [each for each in points if end - SPAN_MS < each[0] <= end]  # a clock may go back
     values = [value for _, value in shown] or [0.0]
     top = max(values) or 1.0
     lines: list[list[str]] = []

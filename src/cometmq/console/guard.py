@@ -86,8 +86,11 @@ class Guard:
         if self._who is None and not is_loopback(connection.headers.get("host", "")):
             return PlainTextResponse("expected the host 127.0.0.1, localhost or [::1]", 421)
         hosts = connection.headers.get("host", ""), self._base.netloc
-        if scope["method"] not in ("GET", "HEAD") and is_of_another_site(connection.headers, hosts):
+        is_change = scope["method"] not in ("GET", "HEAD")
+        if is_change and is_of_another_site(connection.headers, hosts):
             return PlainTextResponse("the request comes from another site", 403)
+        if not is_change and is_part_of_another_site(connection.headers):
+            return PlainTextResponse("a page of another site asks for a part of itself", 403)
         if self._who is None or path.startswith((STATIC, PROVIDER)) or path in (SIGN_IN, API):
             return None
         try:
@@ -138,6 +141,15 @@ def is_loopback_address(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_part_of_another_site(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site has asked, and no visitor who follows a
+    link: it could not read the response, but each request asks the cluster."""
+    return (
+        headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+        and headers.get("sec-fetch-mode") != "navigate"
+    )
 
 
 def is_of_another_site(headers: Headers, hosts: Sequence[str]) -> bool:

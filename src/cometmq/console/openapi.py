@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import cometmq
+from cometmq.console.access.sign_in import API, Credentials
 from cometmq.console.changes import Change
 from cometmq.console.downloads import Download
 from cometmq.console.pages import Page
@@ -25,6 +26,24 @@ FAILURES = {
 }
 
 
+BODY_FAILURES = {
+    "408": "The body took too long.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+}
+SIGN_IN_FAILURES = BODY_FAILURES | {
+    "403": "The user or the password is wrong.",
+    "429": "Too many attempts: Retry-After says how long to wait.",
+    "503": "The users cannot be read, or too many sign in at once.",
+}
+
+
+class FormToken(msgspec.Struct):
+    """What forms of a session have to send."""
+
+    form_token: str
+
+
 class Failure(msgspec.Struct):
     """Why a request of the API failed."""
 
@@ -32,32 +51,67 @@ class Failure(msgspec.Struct):
 
 
 def schema_of(
-    pages: Sequence[Page], changes: Sequence[Change], downloads: Sequence[Download]
+    pages: Sequence[Page],
+    changes: Sequence[Change],
+    downloads: Sequence[Download],
+    *,
+    has_sign_in: bool,
 ) -> dict[str, Any]:
-    """Return the schema, version 3.1."""
+    """Return the schema, version 3.1.
+
+    Args:
+        pages: of all features.
+        changes: of all features.
+        downloads: of all features.
+        has_sign_in: whether requests need a session.
+    """
     kinds: list[type[msgspec.Struct]] = [page.result for page in pages]
     for change in changes:
         kinds += [change.form, change.result, *filter(None, [change.previewed])]
-    _, components = msgspec.json.schema_components([*kinds, Failure], ref_template=REF)
+    sign_in = [Credentials, FormToken] if has_sign_in else []
+    _, components = msgspec.json.schema_components([*kinds, *sign_in, Failure], ref_template=REF)
     return {
         "openapi": "3.1.0",
         "info": {"title": "CometMQ console", "version": cometmq.__version__},
         "paths": {page.api: {"get": _operation(page)} for page in pages}
         | {change.api: _change(change) for change in changes}
-        | {download.api: {"get": _download(download)} for download in downloads},
+        | {download.api: {"get": _download(download)} for download in downloads}
+        | ({API: {"post": _sign_in()}} if has_sign_in else {}),
         "components": {
             "schemas": components,
             "securitySchemes": {
                 "session": {"type": "apiKey", "in": "cookie", "name": "cometmq_session"}
             },
         },
-        "security": [{"session": []}, {}],
+        "security": [{"session": []}] if has_sign_in else [],
     }
+
+
+def _sign_in() -> dict[str, Any]:
+    return {
+        "operationId": "sign_in",
+        "summary": "Sign in",
+        "description": "The response has the cookie of the session.",
+        "security": [],
+        "requestBody": _body(Credentials),
+        "responses": _responses("A session has begun.", FormToken)
+        | {code: _content(text, Failure.__name__) for code, text in SIGN_IN_FAILURES.items()},
+    }
+
+
+def _name(path: str) -> str:
+    """Return the name of an operation: no other path has it."""
+    return path.removeprefix("/api/").replace("/", "_").replace("-", "_")
+
+
+def _body(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    schema = {"$ref": REF.format(name=kind.__name__)}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _operation(page: Page) -> dict[str, Any]:
     return {
-        "operationId": page.load.__name__,
+        "operationId": _name(page.api),
         "summary": page.title,
         "description": f"Needs the role {page.role.name.lower()}.",
         "parameters": _parameters(page.query),
@@ -71,7 +125,7 @@ def _download(download: Download) -> dict[str, Any]:
         "200": {"description": "The file.", "content": {download.media_type: {"schema": file}}}
     }
     return {
-        "operationId": download.open.__name__,
+        "operationId": _name(download.api),
         "summary": download.title,
         "description": f"Needs the role {download.role.name.lower()}.",
         "parameters": _parameters(download.query),
@@ -80,16 +134,16 @@ def _download(download: Download) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    name = change.path.strip("/").replace("/", "_").replace("-", "_")
+    name = _name(change.api)
     description = f"Needs the role {change.role.name.lower()}."
-    schema = {"$ref": REF.format(name=change.form.__name__)}
     made: dict[str, Any] = {
         "post": {
             "operationId": name,
             "summary": change.title,
             "description": description,
-            "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-            "responses": _responses("What was done.", change.result),
+            "requestBody": _body(change.form),
+            "responses": _responses("What was done.", change.result)
+            | {code: _content(text, Failure.__name__) for code, text in BODY_FAILURES.items()},
         }
     }
     if change.previewed is not None:

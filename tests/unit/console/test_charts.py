@@ -8,8 +8,9 @@ MINUTE = 60_000
 
 
 def test_the_newest_value_is_at_the_right_and_the_highest_at_the_top() -> None:
-    points = [(0, 9.0), (SPAN_MS, 0.0), (SPAN_MS + 15 * MINUTE, 5.0), (2 * SPAN_MS, 10.0)]
-    chart = chart_of("sends", points, str)  # the first two are too old
+    late = 3 * SPAN_MS, 99.0
+    points = [(0, 9.0), (SPAN_MS, 0.0), late, (SPAN_MS + 15 * MINUTE, 5.0), (2 * SPAN_MS, 10.0)]
+    chart = chart_of("sends", points, str)  # the first two are too old, one is of a clock before
     assert chart == Chart("sends", ["299.0,60.0 300.0,60.0 600.0,0.0"], "5.0", "10.0", "10.0")
 
 

@@ -6,7 +6,12 @@ import pytest
 from starlette.datastructures import Headers
 
 from cometmq.console.config import ConsoleSettings
-from cometmq.console.guard import is_loopback, is_of_another_site, visitor_of
+from cometmq.console.guard import (
+    is_loopback,
+    is_of_another_site,
+    is_part_of_another_site,
+    visitor_of,
+)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8082", "localhost:1", "[::1]:8082"])
@@ -37,6 +42,24 @@ def test_other_names_are_not(host: str) -> None:
 )
 def test_a_request_of_another_site_is_noticed(headers: dict[str, str], is_other: bool) -> None:
     assert is_of_another_site(Headers(headers), ("a:1", "")) is is_other
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "is_part"),
+    [
+        ("cross-site", "no-cors", True),
+        ("same-site", "cors", True),
+        ("cross-site", "navigate", False),  # a link to the console
+        ("same-origin", "no-cors", False),
+        ("none", "navigate", False),
+    ],
+)
+def test_a_page_of_another_site_gets_no_part_of_itself_here(
+    site: str, mode: str, is_part: bool
+) -> None:
+    headers = Headers({"sec-fetch-site": site, "sec-fetch-mode": mode})
+    assert is_part_of_another_site(headers) is is_part
+    assert not is_part_of_another_site(Headers({}))
 
 
 @pytest.mark.parametrize(

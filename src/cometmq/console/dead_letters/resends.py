@@ -101,7 +101,7 @@ class ResendReport(msgspec.Struct):
 async def plan(reads: Reads, form: ResendLetters) -> ResendPlan:
     """Return what `resend` would do, with the state of the first dead letters."""
     if form.letters:
-        letters, left = await _named(reads, form), 0
+        letters, left = await _named(reads, form.group, form.letters), 0
     else:
         letters, _, _, _, left = await selected(
             reads, _selection(form), form.rest, PREVIEWED_MAX, LOOKED_AT_MAX
@@ -121,16 +121,19 @@ async def resend(reads: Reads, form: ResendLetters) -> ResendReport:
     """Send dead letters again, in parts, until the bounds of one change are reached."""
     counts: Counter[str] = Counter()
     rows: list[ResentRow] = []
-    rest, left, stopped_by = form.rest, 0, ""
+    rest, left, stopped_by = "" if form.letters else form.rest, 0, ""
     clock = asyncio.get_running_loop()
     end = clock.time() + SENT_S
     looked_at = 0
+    named = list(dict.fromkeys(form.letters))
     while True:
         begin = rest
         room = min(PART, SENT_MAX - len(rows))
         try:
-            if form.letters:
-                letters, rest = (await _named(reads, form)), ""
+            if named:
+                part = named[len(rows) : len(rows) + PART]
+                letters = await _named(reads, form.group, part)
+                left = len(named) - len(rows) - len(letters)
             else:
                 letters, seen, _, rest, left = await selected(
                     reads, _selection(form), begin, room, LOOKED_AT_MAX - looked_at
@@ -143,25 +146,30 @@ async def resend(reads: Reads, form: ResendLetters) -> ResendReport:
             if not rows:
                 raise
             rest, stopped_by = begin, str(error)
+            left = len(named) - len(rows) if named else left
             break
         counts.update(each.status.value for each in results)
         rows += map(_row, results)
         is_bounded = len(rows) >= SENT_MAX or looked_at >= LOOKED_AT_MAX or clock.time() > end
-        if not rest or is_bounded:
+        if not (left if named else rest) or is_bounded:
             break
+    if named and left and not stopped_by:
+        stopped_by = (
+            f"{SENT_S:.0f} s are over: send those that are not in the report by another change"
+        )
     return ResendReport(
         counts["sent"], counts["skipped"], counts["failed"], left, stopped_by, rest, rows
     )
 
 
-async def _named(reads: Reads, form: ResendLetters) -> list[DeadLetter]:
-    """Return the dead letters that a form names.
+async def _named(reads: Reads, group: str, positions: list[str]) -> list[DeadLetter]:
+    """Return the dead letters of a group at some positions.
 
     Raises:
         ConfigError: a position has another form.
         NotFoundError: there is no dead letter at a position.
     """
-    topic = dlq_topic(form.group)
+    topic = dlq_topic(group)
 
     async def one(text: str) -> DeadLetter:
         found = _POSITION.fullmatch(text)
@@ -177,7 +185,7 @@ async def _named(reads: Reads, form: ResendLetters) -> list[DeadLetter]:
         return DeadLetter(message)
 
     letters = []
-    for each in await reads.each(dict.fromkeys(form.letters), one):
+    for each in await reads.each(dict.fromkeys(positions), one):
         if isinstance(each, CometError):
             raise each
         letters.append(each)

@@ -188,9 +188,13 @@ async def create(reads: Reads, form: CreateGroup) -> ChangedGroup:
     check_own(form.group)
     config = SubscriptionGroupConfig(group_name=form.group, **settings_of(form))
     reads.forget()
-    if there := await reads.brokers_of_group(form.group):
-        raise ConfigError(f"group {form.group} exists on {there[0].name}: change it instead")
     chosen = await reads.chosen_masters(form.cluster, form.brokers)
+    before = {each.name for each in await reads.brokers_of_group(form.group)}
+    if there := [each.name for each in chosen if each.name in before]:
+        raise ConfigError(
+            f"group {form.group} exists on {', '.join(there)}: change it instead, or name brokers"
+            " without it"
+        )
     await at_each(
         {each.name: partial(reads.admin.set_group_config, each.address, config) for each in chosen}
     )

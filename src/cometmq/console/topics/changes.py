@@ -179,9 +179,13 @@ async def create(reads: Reads, form: CreateTopic) -> TopicSettings:
     """Create a topic."""
     reads.forget()
     await reads.check_name(form.topic)
-    if form.topic in await reads.topics():
-        raise ConfigError(f"topic {form.topic} exists: change it instead")
     chosen = await reads.chosen_masters(form.cluster, form.brokers)
+    before = await _brokers_with(reads, form.topic)
+    if there := [each.name for each in chosen if each.name in before]:
+        raise ConfigError(
+            f"topic {form.topic} exists on {', '.join(there)}: change it instead, or name brokers"
+            " without it"
+        )
     attributes = {MESSAGE_TYPE: form.message_type} if form.message_type else None
     await reads.admin.create_topic(
         form.topic,
@@ -191,10 +195,22 @@ async def create(reads: Reads, form: CreateTopic) -> TopicSettings:
         brokers=[each.name for each in chosen],
         attributes=attributes,
     )
-    there = await reads.admin.topic_configs(form.topic)
+    made = await reads.admin.topic_configs(form.topic)
     return TopicSettings(
-        form.topic, [TopicThere(name, "-", _text(config)) for name, config in there.items()]
+        form.topic,
+        [
+            TopicThere(name, "-", _text(config))
+            for name, config in made.items()
+            if name not in before
+        ],
     )
+
+
+async def _brokers_with(reads: Reads, topic: str) -> set[str]:
+    """Return the names of the brokers that have a topic."""
+    if topic not in await reads.topics():
+        return set()
+    return {each.broker_name for each in (await route_of(reads, topic)).queue_datas}
 
 
 def _text(config: TopicConfig) -> str:

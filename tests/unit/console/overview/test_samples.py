@@ -31,9 +31,14 @@ def test_the_state_of_a_broker_is_made_of_its_figures() -> None:
 
 def test_figures_that_are_no_numbers_are_left_out() -> None:
     state = state_of(
-        SLAVE, {"putTps": "much", "commitLogDiskRatio": "nan", "msgPutTotalTodayNow": ""}
-    )
+        SLAVE,
+        {
+            "putTps": "much", "commitLogDiskRatio": "nan", "msgPutTotalTodayNow": "",
+            "earliestMessageTimeStamp": "9" * 5_000,
+        },
+    )  # fmt: skip
     assert (state.role, state.in_per_s, state.disk_ratio) == ("slave", None, None)
+    assert state.oldest_time_ms is None
 
 
 def test_alarms_name_the_broker_and_what_to_do() -> None:

@@ -366,6 +366,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "address": lambda w: w.links.broker.address,
     "allowed": lambda w: True,
     "body": lambda w: b"answer",
+    "begin_ms": lambda w: 0,
     "broker": lambda w: "no-broker",
     "broker_id": lambda w: None,
     "brokers": lambda w: [broker_name_of(w)],
@@ -499,6 +500,7 @@ CALLS: dict[str, Call] = {
     "AdminClient.elect_master": lambda w: w.admin.elect_master(
         w.links.broker.address, "no-cluster", "no-broker", 1
     ),
+    "AdminClient.redelivery": lambda w: w.admin.redelivery(w.group, w.stored[0]),
     "AdminClient.send": lambda w: w.admin.send(Message(w.topic, b"test")),
     "AdminClient.send_again": lambda w: w.admin.send_again(w.stored[0]),
     "AdminClient.set_consume_mode": lambda w: w.admin.set_consume_mode(

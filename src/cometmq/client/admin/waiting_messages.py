@@ -114,6 +114,7 @@ class WaitingMessages(MessagePages):
             broker: the name of the broker.
             limit: the most records to read, at most 1,000.
         """
+        self._instance.check_running()
         queue = MessageQueue(TIMER_TOPIC, broker, 0)
         try:
             low, high = await self._offsets.bounds(queue)
@@ -135,6 +136,7 @@ class WaitingMessages(MessagePages):
         Raises:
             ConfigError: the limit is out of range.
         """
+        self._instance.check_running()
         if not 1 <= limit <= HALF_MESSAGES_MAX:
             raise ConfigError(f"limit={limit}: expected 1 to {HALF_MESSAGES_MAX}")
         halves, unread = await self._behind(MessageQueue(HALF_TOPIC, broker, 0), limit)

@@ -296,7 +296,12 @@ class Console:
             HTTPException: with the status 403.
         """
         if not self._has_role(request, role):
-            raise HTTPException(403, f"expected the role {role.name.lower()} or higher")
+            user = request.state.signed_in.user
+            raise HTTPException(
+                403,
+                f"expected the role {role.name.lower()} or higher: {user.name} has the role"
+                f" {user.role.name.lower()}",
+            )
 
     def _has_role(self, request: Request, role: Role) -> bool:
         signed_in = request.state.signed_in

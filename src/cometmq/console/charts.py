@@ -24,7 +24,7 @@ class Chart(NamedTuple):
 
 def chart_of(
     title: str,
-    points: Sequence[tuple[int, float]],
+    points: Sequence[tuple[int, float | None]],
     show: Callable[[float], str],
     gap_ms: int = SPAN_MS,
 ) -> Chart:
@@ -32,22 +32,28 @@ def chart_of(
 
     Args:
         title: what it shows.
-        points: times in ms since 1970 and values, the oldest first.
+        points: times in ms since 1970 and values, the oldest first; a value that is not known is
+            None, and breaks the line.
         show: returns a value as a text.
         gap_ms: the line is broken between two points that are farther apart.
     """
     end = points[-1][0] if points else 0
     shown = [each for each in points if end - SPAN_MS < each[0] <= end]  # a clock may go back
-    values = [value for _, value in shown] or [0.0]
-    top = max(values) or 1.0
+    values = [value for _, value in shown if value is not None]
+    top = max(values, default=0.0) or 1.0
     lines: list[list[str]] = []
-    before = -gap_ms
+    before: int | None = None
     for time_ms, value in shown:
+        if value is None:
+            before = None
+            continue
         x = WIDTH - (end - time_ms) * WIDTH / SPAN_MS
         y = HEIGHT - value * HEIGHT / top
-        if not lines or time_ms - before > gap_ms:
+        if before is None or time_ms - before > gap_ms:
             lines.append([f"{x - 1:.1f},{y:.1f}"])  # so that a single point is seen
         lines[-1].append(f"{x:.1f},{y:.1f}")
         before = time_ms
-    texts = (show(each) for each in (min(values), max(values), values[-1]))
+    newest = shown[-1][1] if shown else None
+    ends = min(values, default=None), max(values, default=None), newest
+    texts = ("-" if each is None else show(each) for each in ends)
     return Chart(title, [" ".join(each) for each in lines], *texts)

@@ -21,5 +21,13 @@ def test_a_line_is_broken_where_values_are_missing() -> None:
 
 
 def test_a_chart_without_values_or_with_zeros_only_is_flat() -> None:
-    assert chart_of("sends", [], str) == Chart("sends", [], "0.0", "0.0", "0.0")
+    assert chart_of("sends", [], str) == Chart("sends", [], "-", "-", "-")
     assert chart_of("sends", [(5, 0.0)], str).lines == ["599.0,120.0 600.0,120.0"]
+
+
+def test_a_value_that_is_not_known_breaks_the_line_and_is_not_zero() -> None:
+    points = [(0, 1.0), (MINUTE, None), (2 * MINUTE, 1.0), (3 * MINUTE, None)]
+    chart = chart_of("age", points, str)
+    assert len(chart.lines) == 2
+    assert (chart.lowest, chart.highest, chart.newest) == ("1.0", "1.0", "-")
+    assert chart_of("age", [(0, None)], str) == Chart("age", [], "-", "-", "-")

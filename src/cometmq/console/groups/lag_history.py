@@ -97,12 +97,8 @@ class LagHistories:
 def charts_of(points: Sequence[LagPoint]) -> list[Chart]:
     """Return the charts of a group."""
     gap_ms = round(3 * 1000 * INTERVAL_S)
-    lags = [(each.time_ms, float(each.lag)) for each in points]
-    ages = [
-        (each.time_ms, float(each.oldest_age_ms or 0))
-        for each in points
-        if each.oldest_age_ms is not None or not each.lag
-    ]
+    lags = [(each.time_ms, each.lag) for each in points]
+    ages = [(each.time_ms, each.oldest_age_ms if each.lag else 0) for each in points]
     return [
         chart_of("Lag in messages", lags, "{:,.0f}".format, gap_ms),
         chart_of("Age of the oldest message", ages, lambda age: duration(round(age)), gap_ms),

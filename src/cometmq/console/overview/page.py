@@ -60,5 +60,5 @@ def charts_of(overview: Overview) -> list[Chart]:
             ("Delivered per second", attrgetter("out_per_s")),
         )
     ]
-    lags = [(each.time_ms, float(each.lag)) for each in history if each.lag is not None]
+    lags = [(each.time_ms, each.lag) for each in history]
     return [*charts, chart_of("Lag of all groups", lags, "{:,.0f}".format)]

@@ -166,7 +166,10 @@ async def static_topic(reads: Reads, query: StaticTopicQuery) -> StaticTopic:
     try:
         check_parts(parts)
     except ClientError as error:
-        errors.append(f"the brokers disagree: {error}; a move that is made again finishes them")
+        errors.append(
+            f"the mappings of the brokers do not fit together: {error}; start the broker if it is"
+            " down, else move the queues again"
+        )
     leaders = leaders_of(parts)
     shown, paging = paged(list(leaders.items()), query.page, QUEUES_SHOWN)
     queues = [queue_of(parts, *each) for each in shown]

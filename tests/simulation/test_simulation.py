@@ -51,7 +51,7 @@ from support.runner.tiers import rounds
 pytestmark = pytest.mark.filterwarnings(UNCLOSED)
 
 REPLAY = Path(__file__).with_name("replay.py")
-SEEDS = rounds(test=300, long=10_000)
+SEEDS = rounds(test=330, long=10_000)
 PARTS = rounds(test=3, long=9)
 """A part has each third, or each ninth, of the layouts, and all their seeds."""
 PLANTED_SEEDS = 40

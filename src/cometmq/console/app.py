@@ -46,12 +46,12 @@ from cometmq.console.openapi import schema_of
 from cometmq.console.pages import (
     Page,
     Role,
-    TooSlowError,
     changed,
     encoded,
     environment,
     query_of,
     status_of,
+    within,
 )
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
@@ -281,13 +281,9 @@ class Console:
         return respond
 
     async def _load(self, request: Request, page: Page, query: Any) -> Any:
-        try:
-            async with asyncio.timeout(PAGE_S):
-                return await page.load(self.reads_of(request), query)
-        except TimeoutError:
-            raise TooSlowError(
-                f"the cluster did not respond within {PAGE_S:.0f} s: see the overview, or try again"
-            ) from None
+        text = f"the cluster did not respond within {PAGE_S:.0f} s: see the overview, or try again"
+        async with within(PAGE_S, text):
+            return await page.load(self.reads_of(request), query)
 
     def check_role(self, request: Request, role: Role) -> None:
         """Check that the user of a request has a role, or a higher one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from cometmq.console.forms import (
     values_of,
     without_secrets,
 )
-from cometmq.console.pages import Role, TooSlowError, encoded, status_of
+from cometmq.console.pages import Role, encoded, status_of, within
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.system.clock import Clock
@@ -295,14 +294,12 @@ async def _within(change: Change, made: Awaitable[msgspec.Struct]) -> msgspec.St
     Raises:
         CometError: it takes longer.
     """
-    try:
-        async with asyncio.timeout(change.seconds):
-            return await made
-    except TimeoutError:
-        raise TooSlowError(
-            f"the cluster did not respond within {change.seconds:.0f} s, so that it is not known"
-            " what was done: look before you try again"
-        ) from None
+    text = (
+        f"the cluster did not respond within {change.seconds:.0f} s, so that it is not known"
+        " what was done: look before you try again"
+    )
+    async with within(change.seconds, text):
+        return await made
 
 
 async def _fields(request: Request) -> tuple[list[tuple[str, str]], dict[str, str]]:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from cometmq.console.changes import Site
-from cometmq.console.pages import Query, Role, TooSlowError, query_of, status_of
+from cometmq.console.pages import Query, Role, query_of, status_of, within
 from cometmq.console.reads import Reads
 from cometmq.model.errors import CometError
 
@@ -97,14 +97,12 @@ class Downloads:
             )
         self._running += 1
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with within(
+                OPEN_S, f"the cluster did not respond within {OPEN_S:.0f} s: try again"
+            ):
                 file = await download.open(self._site.reads_of(request), query)
-        except BaseException as error:
+        except BaseException:
             self._running -= 1
-            if isinstance(error, TimeoutError):
-                raise TooSlowError(
-                    f"the cluster did not respond within {OPEN_S:.0f} s: try again"
-                ) from None
             raise
         return _Sent(self, file, download.media_type)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -76,6 +78,24 @@ class NotFoundError(ConfigError):
 
 class TooSlowError(CometError):
     """The cluster took longer than a page or a change may."""
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float, text: str) -> AsyncIterator[None]:
+    """Give what is inside of ``with`` some seconds.
+
+    Raises:
+        TooSlowError: they are over. The error of a server that did not respond stays as it is,
+            though it is a `TimeoutError` too: it names the server.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if isinstance(error, CometError) and not limit.expired():
+            raise
+        raise TooSlowError(text) from None
 
 
 def status_of(error: CometError) -> tuple[int, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from cometmq.console.pages import (
     PageNumber,
     Paging,
     Query,
+    TooSlowError,
     address,
     changed,
     encoded,
@@ -17,8 +20,10 @@ from cometmq.console.pages import (
     matching,
     paged,
     query_of,
+    within,
 )
 from cometmq.model.errors import ConfigError
+from cometmq.remoting.errors import CallTimeoutError
 
 
 class Wanted(Query):
@@ -49,6 +54,18 @@ def test_a_query_is_read_and_written() -> None:
 def test_a_wrong_query_names_the_parameter(pairs: list[tuple[str, str]], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         query_of(Wanted, pairs)
+
+
+async def test_a_server_that_does_not_respond_is_named_and_no_slow_cluster() -> None:
+    with pytest.raises(CallTimeoutError, match=r"127\.0\.0\.1:10911: no response"):
+        async with within(60.0, "slow"):
+            raise CallTimeoutError("127.0.0.1:10911: no response within 3 s")
+    with pytest.raises(TooSlowError, match="slow"):
+        async with within(0.001, "slow"):
+            await asyncio.Event().wait()
+    with pytest.raises(TooSlowError, match="slow"):
+        async with within(60.0, "slow"):
+            raise TimeoutError
 
 
 def test_a_list_has_pages() -> None:

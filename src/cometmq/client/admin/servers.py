@@ -70,6 +70,7 @@ from cometmq.protocol.headers.timers import (
     ListTimerMessagesRequest,
     ListTimerMessagesResponse,
 )
+from cometmq.remoting.errors import CallTimeoutError
 from cometmq.remoting.tasks import side_by_side
 from cometmq.system import java_properties
 
@@ -140,7 +141,10 @@ class AdminCore(Lifecycle):
             ResponseError: the server refused.
         """
         self._instance.check_running()
-        return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
+        try:
+            return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
+        except CallTimeoutError as error:
+            raise CallTimeoutError(f"{address}: {error}") from None
 
     async def call_name_server(
         self, code: int, header: Header | None = None, body: bytes = b""

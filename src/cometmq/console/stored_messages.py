@@ -26,7 +26,9 @@ FOREVER_MS = 2**63 - 1
 _RANGE = re.compile(r"([^/;]{1,255})/(\d{1,9})/(\d{1,18})-(\d{1,18})")
 Rest = Annotated[
     str,
-    msgspec.Meta(max_length=8192, description="Where the page begins: `rest` of the page before."),
+    msgspec.Meta(
+        max_length=8192, description="Where to go on: rest of the part before; empty for the first."
+    ),
 ]
 Since = Annotated[
     str,

@@ -41,6 +41,10 @@ def response(*records: bytes, code: int = 0, remark: str | None = None, **fields
     return Response(code, remark, fields=known, body=b"".join(records))
 
 
+def unread(_result: object) -> None:
+    """Take a result that the caller gets as well."""
+
+
 class PullBroker(ScriptedBroker):
     """Responds to pulls as it was told, and keeps their commands."""
 
@@ -123,7 +127,9 @@ async def test_both_paths_send_the_same_request(
         async with client_of(cluster, settings=settings) as core:
             address, pulls = broker.address, PullFastPath.of(core).pulls_of(pull)
             for _ in range(2):
-                await PullFastPath.of(core).pull(address, pulls, QueueOffset(offset), commit, 5.0)
+                await PullFastPath.of(core).pull(
+                    address, pulls, QueueOffset(offset), commit, 5.0, unread
+                )
             await pull_once(
                 core.brokers,
                 address,
@@ -207,6 +213,7 @@ async def test_both_paths_read_the_same_from_a_response(
                 QueueOffset(5),
                 None,
                 5.0,
+                unread,
             )
         )
         expected = await outcome(
@@ -234,13 +241,7 @@ async def test_many_pulls_at_once_get_their_own_responses() -> None:
         path, address = PullFastPath.of(core), broker.address
         results = await asyncio.gather(
             *(
-                path.pull(
-                    address,
-                    plain(core),
-                    QueueOffset(number),
-                    None,
-                    5.0,
-                )
+                path.pull(address, plain(core), QueueOffset(number), None, 5.0, unread)
                 for number in range(100)
             )
         )
@@ -255,7 +256,7 @@ async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         path, pulls = PullFastPath.of(core), plain(core)
         pulling = asyncio.ensure_future(
-            path.pull(broker.address, pulls, QueueOffset(5), None, 60.0)
+            path.pull(broker.address, pulls, QueueOffset(5), None, 60.0, unread)
         )
         await broker.until(lambda: len(broker.commands) == 1)
         connection = await core.remoting.connection(broker.address)
@@ -265,7 +266,7 @@ async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
 
         assert not connection.busy
         broker.responses.append(response(record(7)))
-        result = await path.pull(broker.address, pulls, QueueOffset(7), None, 5.0)
+        result = await path.pull(broker.address, pulls, QueueOffset(7), None, 5.0, unread)
 
     assert [each.queue_offset for each in result.messages] == [7]
 
@@ -275,11 +276,7 @@ async def test_silence_ends_in_time() -> None:
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         with pytest.raises(CallTimeoutError, match=r"no response within 0\.1 s"):
             await PullFastPath.of(core).pull(
-                broker.address,
-                plain(core),
-                QueueOffset(5),
-                None,
-                0.1,
+                broker.address, plain(core), QueueOffset(5), None, 0.1, unread
             )
 
 
@@ -290,11 +287,7 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
         settings = ClientSettings(reconnect_for_go_away=True)
         async with client_of(cluster, settings=settings) as core:
             result = await PullFastPath.of(core).pull(
-                broker.address,
-                plain(core),
-                QueueOffset(5),
-                None,
-                5.0,
+                broker.address, plain(core), QueueOffset(5), None, 5.0, unread
             )
 
     assert len(result.messages) == 1
@@ -304,7 +297,9 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
 async def test_hooks_lead_to_the_general_path(general: list[object]) -> None:
     broker, hooks = PullBroker(response(record(5))), [Signer(Credentials("a", "s"))]
     async with ScriptedCluster([broker]) as cluster, client_of(cluster, hooks=hooks) as core:
-        await PullFastPath.of(core).pull(broker.address, plain(core), QueueOffset(5), None, 5.0)
+        await PullFastPath.of(core).pull(
+            broker.address, plain(core), QueueOffset(5), None, 5.0, unread
+        )
 
     assert len(general) == 1
 
@@ -327,9 +322,5 @@ async def test_a_refusal_is_an_error() -> None:
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         with pytest.raises(ResponseError, match="not for you"):
             await PullFastPath.of(core).pull(
-                broker.address,
-                plain(core),
-                QueueOffset(5),
-                None,
-                5.0,
+                broker.address, plain(core), QueueOffset(5), None, 5.0, unread
             )

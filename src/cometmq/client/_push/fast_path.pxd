@@ -40,6 +40,7 @@ cdef class FastPull(Call):
     cdef readonly Wire connection
     cdef readonly Inflight inflight
     cdef readonly object future
+    cdef public object offset
     cdef public object on_read
     cdef readonly double began_s
     cdef readonly long long opaque

@@ -152,7 +152,7 @@ class FastPull(Call):
     """A pull in flight; receives the response itself."""
 
     __slots__ = (
-        "began_s", "connection", "future", "inflight", "on_read", "opaque", "path", "pull"
+        "began_s", "connection", "future", "inflight", "offset", "on_read", "opaque", "path", "pull"
     )  # fmt: skip
 
     path: PullFastPath
@@ -160,6 +160,7 @@ class FastPull(Call):
     connection: Connection
     inflight: Inflight
     future: asyncio.Future[PullResult | Command]
+    offset: QueueOffset
     on_read: Callable[[PullResult], None]
     began_s: float
     opaque: int
@@ -169,7 +170,16 @@ class FastPull(Call):
         return self.future.done()
 
     def set_result(self, response: Command) -> None:
-        """The broker has responded."""
+        """The broker has responded in another form than the common one, or nothing is compiled."""
+        if response.code in _STATUS:
+            try:
+                result = result_from(response, self.pull, self.offset)
+            except Exception:  # `PullFastPath.pull` raises it
+                pass
+            else:
+                self.on_read(result)
+                self.future.set_result(result)
+                return
         self.future.set_result(response)
 
     def set_exception(self, error: Exception) -> None:
@@ -249,12 +259,12 @@ class PullFastPath:
     ) -> PullResult:
         """Pull from a broker, as `pull_once` does.
 
-        A result that is read in the receive buffer is passed to ``on_read`` first, one iteration of
-        the event loop sooner than it is returned. ``on_read`` must neither raise nor wait.
+        A result is passed to ``on_read`` while it is received, one iteration of the event loop
+        sooner than it is returned. ``on_read`` must neither raise nor wait.
         """
         call = self._start(address, pulls, offset, commit_offset, timeout)
         if call is not None:
-            call.on_read = on_read
+            call.offset, call.on_read = offset, on_read
             try:
                 response = await call.future
             except CallTimeoutError:

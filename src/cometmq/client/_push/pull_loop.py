@@ -342,6 +342,7 @@ class PullLoop(FetchLoop[PullResult]):
             if self._is_valid(pulls.pull.wanted) and self._cause_of(response) is None:
                 self._received = response
                 self._hand_over(response)
+                self.next_offset = response.next_offset
         except BaseException as error:  # `_act` raises it
             self._receive_error = error
 

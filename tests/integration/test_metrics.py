@@ -536,7 +536,7 @@ async def test_a_broker_without_the_package_for_collectors_names_the_extra(
     monkeypatch.setitem(sys.modules, "grpc", None)
     monkeypatch.delitem(sys.modules, "cometmq.metrics.otlp", raising=False)
     async with running_pairs(tmp_path) as pairs:
-        with pytest.raises(ConfigError, match=r"pip install 'cometmq\[otlp\]'"):
+        with pytest.raises(ConfigError, match=r"pip install '\.\[otlp\]'"):
             await pairs.start(
                 "master",
                 metricsExporterType="OTLP_GRPC",

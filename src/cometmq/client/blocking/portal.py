@@ -272,7 +272,8 @@ class Portal:
                 if self._driver != self._thread.ident:
                     return False  # that thread does it
                 loop.call_soon_threadsafe(loop.stop)
-                self._baton.acquire()
+                if not self._baton.acquire(timeout=STEP_S):  # signals are deferred meanwhile
+                    return False
             if function is not None:
                 loop.call_soon(function)
             self._step_until = time.monotonic() + STEP_S

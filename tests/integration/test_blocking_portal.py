@@ -7,6 +7,7 @@ import select
 import threading
 
 from cometmq.client.blocking.portal import acquire_portal, release_portal
+from support.checks.waiting import wait_until
 
 
 def test_another_loop_runs_this_one_by_steps() -> None:
@@ -33,7 +34,29 @@ def test_another_loop_runs_this_one_by_steps() -> None:
         portal.soon(found.clear)
         assert select.select([descriptor], [], [], 60)[0] or not found
         portal.step()
-        assert not found
+        wait_until(lambda: not found)  # its own thread may be faster
         portal.leave()
     finally:
+        release_portal(portal)
+
+
+def test_a_step_does_not_wait_for_a_thread_that_runs_the_loop_on() -> None:
+    portal = acquire_portal()
+    blocked, gate, called = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        gate.wait(60)
+
+    try:
+        assert portal.join() is not None
+        portal.soon(block)
+        assert blocked.wait(60)
+        portal.step(called.set)  # signals of the main thread are deferred for so long
+        assert not called.is_set()
+        gate.set()
+        assert called.wait(60)
+        portal.leave()
+    finally:
+        gate.set()
         release_portal(portal)

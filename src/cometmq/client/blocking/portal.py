@@ -41,6 +41,8 @@ HUB_AWAY_S = 0.25
 """The same while another event loop watches this one; see `Portal.step`."""
 STEP_S = 0.01
 """The longest step."""
+BATON_S = 0.1
+"""How long a step waits for another thread to stop the loop; signals are deferred meanwhile."""
 UNPOLLED_MAX = 3
 """Rounds of the loop, in a row, that do not ask the kernel what has arrived."""
 ENDED = "the event loop of the blocking client has ended: create and start a new object"
@@ -272,7 +274,7 @@ class Portal:
                 if self._driver != self._thread.ident:
                     return False  # that thread does it
                 loop.call_soon_threadsafe(loop.stop)
-                if not self._baton.acquire(timeout=STEP_S):  # signals are deferred meanwhile
+                if not self._baton.acquire(timeout=BATON_S):  # that thread may take it again
                     return False
             if function is not None:
                 loop.call_soon(function)

@@ -237,15 +237,7 @@ def doctor(
 @app.command()
 def proxy(
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help="TOML file with the settings of the connections to the cluster.",
-            metavar="FILE",
-            show_default="the one COMETMQ_CONFIG names",
-        ),
-    ] = None,
+    config: options.ClientConfig = None,
     host: Annotated[str, options.typer_option(server_options.HOST)] = "127.0.0.1",
     port: Annotated[int, options.typer_option(server_options.PROXY_PORT)] = 8081,
     certificate: Annotated[
@@ -264,15 +256,7 @@ def proxy(
 @app.command()
 def console(
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help="TOML file with the settings of the connections to the cluster.",
-            metavar="FILE",
-            show_default="the one COMETMQ_CONFIG names",
-        ),
-    ] = None,
+    config: options.ClientConfig = None,
     host: Annotated[str, options.typer_option(server_options.HOST)] = "127.0.0.1",
     port: Annotated[int, options.typer_option(server_options.CONSOLE_PORT)] = 8082,
     users: Annotated[

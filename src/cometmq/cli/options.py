@@ -28,3 +28,12 @@ Store = Annotated[Path | None, typer_option(server_options.STORE)]
 ConfigFile = Annotated[Path | None, typer_option(server_options.CONFIG)]
 NameServers = Annotated[str | None, typer_option(server_options.NAME_SERVERS)]
 ClientNameServers = Annotated[str, typer_option(server_options.NAME_SERVERS._replace(default=True))]
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file with the settings of the connections to the cluster.",
+        metavar="FILE",
+        show_default="the one COMETMQ_CONFIG names",
+    ),
+]

@@ -31,13 +31,7 @@ def topic_of(resource: Any) -> str:
     Raises:
         StatusError: it is none.
     """
-    name = str(resource.name)
-    if not name.strip() or len(name) > TOPIC_CHARS_MAX or NAME.fullmatch(name) is None:
-        raise StatusError(
-            Code.ILLEGAL_TOPIC,
-            f"topic {name[:TOPIC_CHARS_MAX]!r}: expected 1 to {TOPIC_CHARS_MAX} of the characters"
-            " %|a-zA-Z0-9_-",
-        )
+    name = _name_of(resource, "topic", TOPIC_CHARS_MAX, Code.ILLEGAL_TOPIC)
     if is_system_topic(name):
         raise StatusError(Code.ILLEGAL_TOPIC, f"topic {name}: expected one of an application")
     return name
@@ -49,15 +43,20 @@ def group_of(resource: Any) -> str:
     Raises:
         StatusError: it is none.
     """
-    name = str(resource.name)
-    if not name.strip() or len(name) > GROUP_CHARS_MAX or NAME.fullmatch(name) is None:
-        raise StatusError(
-            Code.ILLEGAL_CONSUMER_GROUP,
-            f"group {name[:GROUP_CHARS_MAX]!r}: expected 1 to {GROUP_CHARS_MAX} of the characters"
-            " %|a-zA-Z0-9_-",
-        )
+    name = _name_of(resource, "group", GROUP_CHARS_MAX, Code.ILLEGAL_CONSUMER_GROUP)
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, f"group {name}: expected one of your own")
+    return name
+
+
+def _name_of(resource: Any, what: str, chars_max: int, code: Code) -> str:
+    name = str(resource.name)
+    if not name.strip() or len(name) > chars_max or NAME.fullmatch(name) is None:
+        raise StatusError(
+            code,
+            f"{what} {name[:chars_max]!r}: expected 1 to {chars_max} of the characters"
+            " %|a-zA-Z0-9_-",
+        )
     return name
 
 

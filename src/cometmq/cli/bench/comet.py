@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cometmq.cli.bench.meter import (
+    Beside,
     Consumed,
     Load,
     Meter,
@@ -89,17 +90,10 @@ def _start(load: Load) -> StartFrom:
 
 async def _send_beside(servers: str, load: Load, meter: Meter) -> None:
     """Send at the rate of the load while it consumes; without a rate there is a backlog."""
-    if not load.rate:
+    if load.rate:
+        await producer(servers, load.without_fill(), Beside(meter))
+    else:
         await meter.over.wait()
-        return
-    pace = Pace(load.rate)
-    async with _sender(servers) as client:
-
-        async def send() -> None:
-            await pace.begin()
-            await client.send(Message(load.topic, body_of(load.size)))
-
-        await until_over(meter, send, load.in_flight)
 
 
 async def consumer(servers: str, load: Load, meter: Meter) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cometmq.cli.bench.meter import Consumed, Load, Meter, Pace, Work, body_of, until_over
+from cometmq.cli.bench.meter import Beside, Consumed, Load, Meter, Pace, Work, body_of, until_over
 
 FETCH_MS = 500
 
@@ -107,20 +107,9 @@ async def consumer(servers: str, load: Load, meter: Meter) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(until_over(meter, receive, 1))
             if load.rate:
-                group.create_task(_send_beside(servers, load, meter))
+                group.create_task(producer(servers, load.without_fill(), Beside(meter)))
     finally:
         await client.stop()
-
-
-async def _send_beside(servers: str, load: Load, meter: Meter) -> None:
-    pace = Pace(load.rate)
-    async with _client(servers) as client:
-
-        async def send() -> None:
-            await pace.begin()
-            await client.send_and_wait(load.topic, body_of(load.size))
-
-        await until_over(meter, send, load.in_flight)
 
 
 async def transaction(servers: str, load: Load, meter: Meter) -> None:

@@ -128,6 +128,23 @@ class Meter:
         self.last_error = f"{type(error).__name__}: {error}"
 
 
+class Beside(Meter):
+    """Counts what is sent beside a load that consumes: it ends with that, and its failures count.
+
+    Args:
+        meter: of the load.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self.over = meter.over
+        self._meter = meter
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure of the load."""
+        self._meter.failed(error)
+
+
 class Pace:
     """Begins at a rate, whether or not what began before has ended.
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cometmq.cli.bench.meter import Consumed, Load, Meter, Pace, Work, body_of, until_over
+from cometmq.cli.bench.meter import Beside, Consumed, Load, Meter, Pace, Work, body_of, until_over
 
 FETCH_MAX = 256
 FETCH_S = 0.5
@@ -73,18 +73,7 @@ async def consumer(servers: str, load: Load, meter: Meter) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(until_over(meter, receive, 1))
             if load.rate:
-                group.create_task(_send_beside(servers, load, meter))
-
-
-async def _send_beside(servers: str, load: Load, meter: Meter) -> None:
-    pace = Pace(load.rate)
-    async with _stream(servers, load.without_fill()) as stream:
-
-        async def send() -> None:
-            await pace.begin()
-            await stream.publish(_subject(load), body_of(load.size))
-
-        await until_over(meter, send, load.in_flight)
+                group.create_task(producer(servers, load.without_fill(), Beside(meter)))
 
 
 WORKS: Mapping[str, Work] = {work.__name__: work for work in (producer, consumer)}

@@ -240,12 +240,8 @@ def proxy(
     config: options.ClientConfig = None,
     host: Annotated[str, options.typer_option(server_options.HOST)] = "127.0.0.1",
     port: Annotated[int, options.typer_option(server_options.PROXY_PORT)] = 8081,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Certificate for TLS, PEM.", metavar="FILE")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Key of the certificate, PEM.", metavar="FILE")
-    ] = None,
+    certificate: options.Certificate = None,
+    key: options.CertificateKey = None,
 ) -> None:
     """Serve the gRPC clients of RocketMQ 5, until SIGTERM or Ctrl-C."""
     from cometmq.cli.proxy import run_proxy
@@ -278,14 +274,8 @@ def console(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse changes, whatever the role of a user.")
     ] = False,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="Certificate for HTTPS, PEM.", metavar="FILE", show_default="none"),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(help="Key of the certificate, PEM.", metavar="FILE", show_default="none"),
-    ] = None,
+    certificate: options.Certificate = None,
+    key: options.CertificateKey = None,
 ) -> None:
     """Serve a web application that shows a cluster, until SIGTERM or Ctrl-C."""
     from cometmq.cli.console import serve

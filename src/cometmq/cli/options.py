@@ -24,6 +24,14 @@ def typer_option(option: server_options.Option) -> Any:
     )
 
 
+Certificate = Annotated[
+    Path | None,
+    typer.Option(help="Certificate for TLS, PEM.", metavar="FILE", show_default="none"),
+]
+CertificateKey = Annotated[
+    Path | None,
+    typer.Option(help="Key of the certificate, PEM.", metavar="FILE", show_default="none"),
+]
 Store = Annotated[Path | None, typer_option(server_options.STORE)]
 ConfigFile = Annotated[Path | None, typer_option(server_options.CONFIG)]
 NameServers = Annotated[str | None, typer_option(server_options.NAME_SERVERS)]

@@ -172,6 +172,17 @@ class Client:
             for topic in self.topics():
                 self.instance.routes.refresh_soon(topic)
 
+    async def master(self, topic: str, broker_name: str) -> str:
+        """Return the address of the master of a broker that has a topic.
+
+        Raises:
+            StatusError: there is none.
+        """
+        route = await self.instance.routes.find(topic)
+        if (address := route.master(broker_name)) is None:
+            raise StatusError(Code.BAD_REQUEST, f"there is no broker {broker_name:.100}")
+        return address
+
     def topics(self) -> list[str]:
         """Return the topics of its settings."""
         if self.settings is None:

@@ -29,7 +29,7 @@ from cometmq.proxy.checks import check_invisible, group_of, topic_of
 from cometmq.proxy.clients import Client, filter_of
 from cometmq.proxy.conversion import message_of, milliseconds, set_milliseconds
 from cometmq.proxy.messages import TYPES
-from cometmq.proxy.status import OK, Code, StatusError, code_of, status_of
+from cometmq.proxy.status import OK, Code, StatusError, code_of, status_of, status_of_all
 from cometmq.proxy.topics import Topics
 from cometmq.remoting.tasks import Supervisor
 
@@ -161,7 +161,7 @@ class Receiving:
         if settings.consume_message_orderly:
             attempt = request.attempt_id or f"{client.id}-{time.monotonic_ns()}"
         requests = self._requests(client, group)
-        await client.instance.ensure_heartbeat(await self._address(client, queue))
+        await client.instance.ensure_heartbeat(await client.master(topic, queue.broker_name))
         client.receiving += 1
         popping = asyncio.ensure_future(
             requests.pop(
@@ -222,12 +222,6 @@ class Receiving:
             broker_name = masters[time.monotonic_ns() % len(masters)]
         return MessageQueue(topic, broker_name, ALL_QUEUES)
 
-    async def _address(self, client: Client, queue: MessageQueue) -> str:
-        route = await client.instance.routes.find(queue.topic)
-        if (address := route.master(queue.broker_name)) is None:
-            raise StatusError(Code.BAD_REQUEST, f"there is no broker {queue.broker_name:.100}")
-        return str(address)
-
     @staticmethod
     def _requests(client: Client, group: str) -> PopRequests:
         return PopRequests(client.instance, group, start=StartFrom.LAST, timeout=BROKER_S)
@@ -251,10 +245,7 @@ class Receiving:
         """Make messages visible soon that did not get to their client."""
         for _, handle in popped:
             self._leases.pop(self._key(client, requests.group, topic, handle), None)
-            try:
-                await requests.change_invisible_time(topic, _plain(handle), GIVEN_BACK_MS)
-            except CometError as error:
-                log.info("a message comes back when its invisible time is over: %s", error)
+            await _show_soon(requests, topic, _plain(handle))
 
     # --- settle -------------------------------------------------------------------------------
 
@@ -273,9 +264,7 @@ class Receiving:
                 made.status.CopyFrom(OK)
             except CometError as error:
                 made.status.CopyFrom(status_of(code_of(error), str(error)))
-        codes = {entry.status.code for entry in response.entries}
-        first = response.entries[0].status
-        response.status.CopyFrom(first if len(codes) == 1 else status_of(Code.MULTIPLE_RESULTS))
+        response.status.CopyFrom(status_of_all(response.entries))
         return response
 
     async def _ack_one(self, client: Client, group: str, topic: str, text: str) -> None:
@@ -307,10 +296,7 @@ class Receiving:
     async def _dead_letter(
         self, client: Client, requests: PopRequests, topic: str, offset: int, handle: ReceiptHandle
     ) -> None:
-        route = await client.instance.routes.find(topic)
-        address = route.master(handle.broker_name)
-        if address is None:
-            raise StatusError(Code.BAD_REQUEST, f"there is no broker {handle.broker_name:.100}")
+        address = await client.master(topic, handle.broker_name)
         header = ConsumerSendMsgBackRequest(
             offset=offset,
             group=requests.group,
@@ -414,13 +400,17 @@ class Receiving:
             async with slots, lease.lock:
                 if self._leases.pop(key, None) is not lease:
                     return  # it was settled meanwhile
-                requests = self._requests(client, lease.group)
-                try:
-                    await requests.change_invisible_time(lease.topic, lease.handle, GIVEN_BACK_MS)
-                except CometError as error:
-                    log.info("a message comes back when its invisible time is over: %s", error)
+                await _show_soon(self._requests(client, lease.group), lease.topic, lease.handle)
 
         await asyncio.gather(*(one(*each) for each in own))
+
+
+async def _show_soon(requests: PopRequests, topic: str, handle: ReceiptHandle) -> None:
+    """Make a message visible again that its client does not settle."""
+    try:
+        await requests.change_invisible_time(topic, handle, GIVEN_BACK_MS)
+    except CometError as error:
+        log.info("a message comes back when its invisible time is over: %s", error)
 
 
 def _poll_s(client: Client, request: Any, left_s: float | None) -> float:

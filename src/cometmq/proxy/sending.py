@@ -36,7 +36,15 @@ from cometmq.proxy.conversion import (
     type_of,
 )
 from cometmq.proxy.messages import TYPES
-from cometmq.proxy.status import OF_RESPONSES, OK, Code, StatusError, code_of, status_of
+from cometmq.proxy.status import (
+    OF_RESPONSES,
+    OK,
+    Code,
+    StatusError,
+    code_of,
+    status_of,
+    status_of_all,
+)
 from cometmq.proxy.topics import MIXED, Topics
 
 BROKER_S = 3.0
@@ -84,11 +92,7 @@ class Sending:
                     raise
                 entry = TYPES["SendResultEntry"](status=status_of(code_of(error), str(error)))
             response.entries.append(entry)
-        codes = {entry.status.code for entry in response.entries}
-        if len(codes) == 1:
-            response.status.CopyFrom(response.entries[0].status)
-        else:
-            response.status.CopyFrom(status_of(Code.MULTIPLE_RESULTS))
+        response.status.CopyFrom(status_of_all(response.entries))
         return response
 
     async def _send_one(self, client: Client, topic: str, message: Any, peer: str) -> Any:
@@ -197,10 +201,7 @@ class Sending:
                 f"topic {topic} takes messages of type {wanted}: expected DELAY",
             )
         handle = decode_handle(request.recall_handle)
-        route = await client.instance.routes.find(topic)
-        address = route.master(handle.broker_name)
-        if address is None:
-            raise StatusError(Code.BAD_REQUEST, f"there is no broker {handle.broker_name:.100}")
+        address = await client.master(topic, handle.broker_name)
         header = RecallMessageRequest(
             producer_group=topic,
             topic=topic,

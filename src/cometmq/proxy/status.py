@@ -5,7 +5,7 @@ Source: Code of definition.proto, and ResponseBuilder, RocketMQ 5.3.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -89,6 +89,12 @@ class StatusError(CometError):
 def status_of(code: Code, text: str = "") -> Any:
     """Return a status; without a text it has the name of the code."""
     return TYPES["Status"](code=code, message=text or code.name)
+
+
+def status_of_all(entries: Sequence[Any]) -> Any:
+    """Return the status of a response with a status in each of its entries."""
+    codes = {entry.status.code for entry in entries}
+    return entries[0].status if len(codes) == 1 else status_of(Code.MULTIPLE_RESULTS)
 
 
 OK = status_of(Code.OK)
